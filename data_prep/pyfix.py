@@ -1,0 +1,567 @@
+"""The pyfix corpus: bug fixes made offline, one injected bug per function of the running Python's standard library.
+
+The fixed document is a function as its file has it, dedented to column 0; the broken one differs from it by one bug in one
+run of lines. Nothing is imported, executed or downloaded, so a bug is a bug by construction and not by a failing test: a
+few changes may leave the behaviour as it was, and a few can only be guessed from the text. The text is the Python Software
+Foundation's, under the PSF licence.
+
+Bug kinds, each a function below that lists the places where its bug can be put:
+    operator     ``+`` for ``-``, ``*`` for ``/``, ``and`` for ``or`` ...
+    comparison   ``<`` for ``<=``, ``==`` for ``!=``, ``in`` for ``not in``, ``is`` for ``is not`` ...
+    off_by_one   a decimal integer, a bound of ``range`` or a bound of a slice, one too high or too low
+    variable     a local name in place of another one that is bound on an earlier line
+    dropped      a simple statement that fills its line is gone
+    swapped      two neighbouring positional arguments trade places
+    negated      ``if x`` for ``if not x`` and the reverse
+    constant     ``True`` for ``False``, ``None`` for an empty string ...
+    method       ``startswith`` for ``endswith``, ``min`` for ``max`` ...
+
+Left out: functions inside functions (their text is part of the outer one), functions whose text dedenting would alter,
+test folders, generated files, and files that Python or UTF-8 refuses.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import os
+import platform
+import random
+import re
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.pairs import EditPair
+
+
+@dataclass
+class PyFixConfig:
+    """What ``generate`` makes; every field is a ``key=value`` of the command line."""
+
+    cases: int = 400  # functions to use (one bug each)
+    min_lines: int = 4  # shortest function body taken, in lines (docstring, comments and blank lines count)
+    max_lines: int = 40  # longest function body taken, in lines
+    max_docstring_lines: int = 3  # functions with a longer docstring are left out; 0 leaves out every docstring
+    describe: bool = False  # say in the instruction what kind of bug it is
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The functions of the standard library
+
+SKIPPED_FOLDERS = {
+    "test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__", "site-packages", "dist-packages"
+}  # fmt: skip
+_GENERATED = re.compile(r"auto-?generated|automatically generated|generated from|(file|module) (is|was) generated", re.I)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A function of the standard library as a document, with where it came from."""
+
+    text: str
+    module: str
+    qualname: str
+
+
+def _modules(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield (module name, source) for every module under ``root``, in sorted order."""
+    for folder, subfolders, files in os.walk(root):
+        # A folder that is no identifier (lib-dynload, config-3.11-x86_64-linux-gnu) is no package.
+        subfolders[:] = sorted(name for name in subfolders if name.isidentifier() and name not in SKIPPED_FOLDERS)
+        for name in sorted(files):
+            if not name.endswith(".py"):
+                continue
+            path = Path(folder, name)
+            try:
+                # Universal newlines, as Python's own tokenizer reads it: a Windows install gives the same documents.
+                source = path.read_text(encoding="utf-8-sig")
+            except UnicodeDecodeError:
+                continue
+            if not _GENERATED.search(source[:1000]):
+                parts = path.relative_to(root).with_suffix("").parts
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), source
+
+
+def _parse(source: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in somebody else's string is not this run's news
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield (qualified name, node) of functions and methods, not of functions inside functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _FUNCTIONS):
+            yield prefix + child.name, child
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from _functions(child, prefix)
+
+
+def _has_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return ast.get_docstring(node, clean=False) is not None
+
+
+def _constants(node: ast.AST) -> list:
+    return [child.value for child in ast.walk(node) if isinstance(child, ast.Constant)]
+
+
+def _document(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str | None:
+    """The function's lines at column 0, ending with one newline; None where dedenting would alter the function."""
+    first = min([node.lineno] + [decorator.lineno for decorator in node.decorator_list])
+    body = lines[first - 1 : node.end_lineno]
+    indent = body[0][: len(body[0]) - len(body[0].lstrip())]
+    if not indent:
+        return "\n".join(body) + "\n"
+    if _has_docstring(node) and node.body[0].end_lineno > node.body[0].lineno:
+        return None
+    if any(line.strip() and not line.startswith(indent) for line in body):
+        return None
+    text = "\n".join(line.removeprefix(indent) if line.strip() else line[len(indent) :] for line in body) + "\n"
+    # A string over several lines loses its indentation with the code. Strings that only stand on several lines
+    # ("a" "b" in brackets) lose nothing, so the values decide; few functions get here, and only they are parsed again.
+    if any(
+        isinstance(child, (ast.Constant, ast.JoinedStr)) and child.end_lineno > child.lineno for child in ast.walk(node)
+    ):
+        tree = _parse(text)
+        if tree is None or _constants(tree) != _constants(node):
+            return None
+    return text
+
+
+def _candidates(config: PyFixConfig) -> list[_Candidate]:
+    """Every function within the limits, in the order of modules and lines; one of each text."""
+    found: dict[str, _Candidate] = {}
+    for module, source in _modules(Path(sysconfig.get_paths()["stdlib"])):
+        tree = _parse(source)
+        if tree is None:
+            continue
+        lines = source.split("\n")
+        for qualname, node in _functions(tree):
+            if not config.min_lines <= node.end_lineno - node.body[0].lineno + 1 <= config.max_lines:
+                continue
+            if _has_docstring(node):
+                if node.body[0].end_lineno - node.body[0].lineno + 1 > config.max_docstring_lines:
+                    continue
+            text = _document(node, lines)
+            if text is not None:
+                found.setdefault(text, _Candidate(text, module, qualname))
+    return list(found.values())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A function with positions, and where each kind of bug can be put
+
+Edit = tuple[int, int, str]  # (start, end, replacement), positions in characters of the document
+_NESTED_SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class _Source:
+    """A document that is one function: its text, its tree, and the way from tree positions to text positions."""
+
+    def __init__(self, text: str, node: ast.FunctionDef | ast.AsyncFunctionDef):
+        self.text = text
+        self.node = node
+        self.body = node.body[1:] if _has_docstring(node) else node.body
+        self.lines = text.split("\n")
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self.nodes = [pair for statement in self.body for pair in self._walk(statement, node)]
+
+    def _walk(self, node: ast.AST, parent: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        # f-strings are left alone: before Python 3.12 the positions inside them are wrong.
+        if isinstance(node, ast.JoinedStr):
+            return
+        yield node, parent
+        for name, value in ast.iter_fields(node):
+            if name not in ("annotation", "returns"):
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST):
+                        yield from self._walk(child, node)
+
+    def own_scope(self) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """The (node, parent) pairs that belong to the function's own scope."""
+        nested: set[ast.AST] = set()
+        for node, parent in self.nodes:
+            if parent in nested or isinstance(node, _NESTED_SCOPES):
+                nested.add(node)
+            else:
+                yield node, parent
+
+    def _offset(self, lineno: int, column: int) -> int:
+        line = self.lines[lineno - 1]
+        if not line.isascii():  # the tree counts columns in UTF-8 bytes
+            column = len(line.encode()[:column].decode())
+        return self._starts[lineno - 1] + column
+
+    def start(self, node: ast.AST) -> int:
+        return self._offset(node.lineno, node.col_offset)
+
+    def end(self, node: ast.AST) -> int:
+        return self._offset(node.end_lineno, node.end_col_offset)
+
+    def line_span(self, lineno: int) -> tuple[int, int]:
+        """Positions of a line, its newline included."""
+        return self._starts[lineno - 1], self._starts[lineno]
+
+    def segment(self, node: ast.AST) -> str:
+        return self.text[self.start(node) : self.end(node)]
+
+    def between(self, left: ast.AST, right: ast.AST, pattern: str) -> tuple[int, int] | None:
+        """Where ``pattern`` stands between two nodes, comments aside; None unless it does so exactly once."""
+        start = self.end(left)
+        gap = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), self.text[start : self.start(right)])
+        found = list(re.finditer(pattern, gap))
+        return (start + found[0].start(), start + found[0].end()) if len(found) == 1 else None
+
+    def apply(self, edits: list[Edit]) -> str:
+        text = self.text
+        for start, end, replacement in sorted(edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        return text
+
+
+_OPERATORS = {
+    ast.Add: ("+", ("-",)),
+    ast.Sub: ("-", ("+",)),
+    ast.Mult: ("*", ("/", "+")),
+    ast.Div: ("/", ("*", "//")),
+    ast.FloorDiv: ("//", ("/", "*")),
+    ast.Mod: ("%", ("//",)),
+    ast.Pow: ("**", ("*",)),
+    ast.LShift: ("<<", (">>",)),
+    ast.RShift: (">>", ("<<",)),
+    ast.BitAnd: ("&", ("|",)),
+    ast.BitOr: ("|", ("&",)),
+    ast.BitXor: ("^", ("|",)),
+}
+
+
+def _sequence(node: ast.AST) -> bool:
+    """Whether an expression is plainly text or a list: nobody divides or subtracts those by mistake."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (str, bytes))
+    if isinstance(node, ast.BinOp):
+        return _sequence(node.left) or _sequence(node.right)
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            return node.func.attr in ("join", "format")
+        return isinstance(node.func, ast.Name) and node.func.id in ("str", "repr", "bytes", "list", "tuple")
+    return isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp))
+
+
+def _operator(source: _Source) -> Iterator[list[Edit]]:
+    for node, _ in source.nodes:
+        if isinstance(node, ast.BoolOp):
+            old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+            for left, right in zip(node.values, node.values[1:]):
+                if where := source.between(left, right, old):
+                    yield [(*where, new)]
+        elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in _OPERATORS:
+            old, choices = _OPERATORS[type(node.op)]
+            left, right = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
+            if not _sequence(left) and not _sequence(right) and (where := source.between(left, right, re.escape(old))):
+                for new in choices:
+                    yield [(*where, new)]
+
+
+_COMPARISONS = {
+    ast.Lt: ("<", ("<=", ">")),
+    ast.LtE: ("<=", ("<", ">=")),
+    ast.Gt: (">", (">=", "<")),
+    ast.GtE: (">=", (">", "<=")),
+    ast.Eq: ("==", ("!=",)),
+    ast.NotEq: ("!=", ("==",)),
+    ast.In: (r"in", ("not in",)),
+    ast.NotIn: (r"not\s+in", ("in",)),
+    ast.Is: (r"is", ("is not",)),
+    ast.IsNot: (r"is\s+not", ("is",)),
+}
+
+
+def _comparison(source: _Source) -> Iterator[list[Edit]]:
+    for node, _ in source.nodes:
+        if isinstance(node, ast.Compare):
+            for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators):
+                old, choices = _COMPARISONS[type(operator)]
+                if where := source.between(left, right, old):
+                    for new in choices:
+                        yield [(*where, new)]
+
+
+def _off_by_one(source: _Source) -> Iterator[list[Edit]]:
+    for node, parent in source.nodes:
+        if isinstance(node, ast.Constant) and type(node.value) is int and source.segment(node) == str(node.value):
+            # Never below zero, and never the -0 that is 0 again: the sign is the parent's.
+            lowest = 1 if isinstance(parent, ast.UnaryOp) else 0
+            for value in (node.value - 1, node.value + 1):
+                if value >= lowest:
+                    yield [(source.start(node), source.end(node), str(value))]
+        elif isinstance(node, ast.Slice):
+            yield from _bounds(source, [node.lower, node.upper], "+1", "-1")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
+            yield from _bounds(source, node.args[:2], " + 1", " - 1")
+
+
+def _bounds(source: _Source, bounds: list[ast.expr | None], *shifts: str) -> Iterator[list[Edit]]:
+    for bound in bounds:
+        if isinstance(bound, ast.BinOp) and isinstance(bound.op, (ast.Add, ast.Sub)):
+            if isinstance(bound.right, ast.Constant) and bound.right.value == 1:
+                yield [(source.end(bound.left), source.end(bound), "")]
+        elif isinstance(bound, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+            for shift in shifts:
+                yield [(source.end(bound), source.end(bound), shift)]
+
+
+def _variable(source: _Source) -> Iterator[list[Edit]]:
+    arguments = source.node.args
+    bound = {argument.arg: 0 for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs}
+    loads: list[ast.Name] = []
+    excluded = {"self", "cls", "_"}
+    aliases: set[frozenset[str]] = set()  # after y = x, one in place of the other changes nothing
+    for node, parent in source.own_scope():
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            excluded.update(node.names)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            aliases.update(frozenset((t.id, node.value.id)) for t in node.targets if isinstance(t, ast.Name))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] = min(bound.get(node.id, node.lineno), node.lineno)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            if not (isinstance(parent, ast.Call) and parent.func is node):
+                loads.append(node)
+    names = {name: line for name, line in bound.items() if name not in excluded}
+    for node in loads:
+        if node.id in names:
+            for name, line in names.items():
+                if name != node.id and line < node.lineno and frozenset((name, node.id)) not in aliases:
+                    yield [(source.start(node), source.end(node), name)]
+
+
+_DROPPABLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Delete, ast.Break, ast.Continue)
+
+
+def _dropped(source: _Source) -> Iterator[list[Edit]]:
+    blocks = [source.body]
+    for node, _ in source.nodes:
+        blocks += [block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, 0), list)]
+    for block in blocks:
+        for statement in block if len(block) > 1 else ():
+            if not isinstance(statement, _DROPPABLE) or statement.end_lineno > statement.lineno:
+                continue
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                continue  # a string or an ellipsis does nothing
+            if isinstance(statement, ast.Return) and statement is source.body[-1]:
+                if statement.value is None or isinstance(statement.value, ast.Constant) and statement.value.value is None:
+                    continue  # the function would return None all the same
+            start, end = source.line_span(statement.lineno)
+            rest = source.text[start : source.start(statement)] + source.text[source.end(statement) : end]
+            if not rest.split("#")[0].strip():  # alone on its line: no semicolon, no "else:" before it
+                yield [(start, end, "")]
+
+
+# Calls whose first two arguments nobody takes for each other, or whose order does not count.
+_UNSWAPPED = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "delattr", "super", "min", "max"}
+
+
+def _swapped(source: _Source) -> Iterator[list[Edit]]:
+    for node, _ in source.nodes:
+        if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _UNSWAPPED):
+            for left, right in zip(node.args, node.args[1:]):
+                if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
+                    first, second = source.segment(left), source.segment(right)
+                    yield [
+                        (source.start(left), source.end(left), second),
+                        (source.start(right), source.end(right), first),
+                    ]
+
+
+def _negated(source: _Source) -> Iterator[list[Edit]]:
+    for node, _ in source.nodes:
+        if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+            tests = [node.test]
+        elif isinstance(node, ast.comprehension):
+            tests = node.ifs
+        else:
+            continue
+        for test in tests:
+            start, end = source.start(test), source.end(test)
+            if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                yield [(start, start + re.match(r"not[ \t]*", source.text[start:])[0].__len__(), "")]
+            elif isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+                yield [(start, start, "not ")]
+            elif isinstance(test, ast.BoolOp):
+                yield [(start, start, "not ("), (end, end, ")")]
+            # A comparison is left to its own kind: "not a == b" would give the bug away by its style.
+
+
+def _constant(source: _Source) -> Iterator[list[Edit]]:
+    for node, parent in source.nodes:
+        if not isinstance(node, ast.Constant) or isinstance(parent, ast.Expr):
+            continue
+        where = source.start(node), source.end(node)
+        if node.value is True or node.value is False:
+            yield [(*where, str(not node.value))]
+        elif isinstance(parent, (ast.Return, ast.Assign, ast.IfExp, ast.BoolOp, ast.keyword)):
+            if node.value is None:
+                yield [(*where, "False")]
+                yield [(*where, "True")]
+            elif source.segment(node) in ("''", '""', "b''", 'b""'):
+                yield [(*where, "None")]
+
+
+_METHOD_PAIRS = """
+    startswith/endswith lstrip/rstrip strip/rstrip find/rfind index/rindex partition/rpartition lower/upper keys/values
+    items/keys append/extend add/discard pop/popleft appendleft/append acquire/release encode/decode readline/read
+    readlines/readline sort/reverse setdefault/get search/match isdigit/isalpha isfile/isdir exists/isdir dirname/basename
+    floor/ceil union/intersection write/writelines insert/append group/groups
+"""
+_FUNCTION_PAIRS = "min/max any/all ord/chr"
+
+
+def _both_ways(pairs: str) -> dict[str, list[str]]:
+    table: dict[str, list[str]] = {}
+    for pair in pairs.split():
+        left, right = pair.split("/")
+        table.setdefault(left, []).append(right)
+        table.setdefault(right, []).append(left)
+    return table
+
+
+_METHODS, _BUILTINS = _both_ways(_METHOD_PAIRS), _both_ways(_FUNCTION_PAIRS)
+
+
+def _method(source: _Source) -> Iterator[list[Edit]]:
+    for node, _ in source.nodes:
+        if isinstance(node, ast.Call):
+            end = source.end(node.func)
+            if isinstance(node.func, ast.Attribute):
+                old, choices = node.func.attr, _METHODS.get(node.func.attr, [])
+            elif isinstance(node.func, ast.Name):
+                old, choices = node.func.id, _BUILTINS.get(node.func.id, [])
+            else:
+                continue
+            for new in choices:
+                yield [(end - len(old), end, new)]
+
+
+# kind -> (where it can be put, what the instruction says of it)
+KINDS: dict[str, tuple[Callable[[_Source], Iterator[list[Edit]]], str]] = {
+    "operator": (_operator, "an operator is wrong"),
+    "comparison": (_comparison, "a comparison is wrong"),
+    "off_by_one": (_off_by_one, "a number is off by one"),
+    "variable": (_variable, "a wrong variable is used"),
+    "dropped": (_dropped, "a statement is missing"),
+    "swapped": (_swapped, "two arguments are swapped"),
+    "negated": (_negated, "a condition is inverted"),
+    "constant": (_constant, "a constant is wrong"),
+    "method": (_method, "a wrong function or method is called"),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pairs
+
+
+def _one_change(before: str, after: str) -> bool:
+    """Whether a line diff of the two is one block, which equal lines around a change can split."""
+    matcher = difflib.SequenceMatcher(None, before.split("\n"), after.split("\n"), autojunk=False)
+    return sum(tag != "equal" for tag, *_ in matcher.get_opcodes()) == 1
+
+
+def _broken(source: _Source, kind: str, original: str, rng: random.Random) -> str | None:
+    """The document with one bug of this kind, or None where there is no place for one."""
+    sites = list(KINDS[kind][0](source))
+    rng.shuffle(sites)
+    for edits in sites[:10]:
+        before = source.apply(edits)
+        tree = _parse(before)
+        if tree is None or not before.split("\n")[-2].strip():  # a blank last line, its statement being gone
+            continue
+        if ast.dump(tree) != original and _one_change(before, source.text):
+            return before
+    return None
+
+
+def _group(tree: ast.Module) -> str:
+    """A name for everything that is this function again, under another name, layout, comments or docstring."""
+    node = tree.body[0]
+    node.name = ""
+    node.body = node.body[1:] if _has_docstring(node) else node.body
+    return "pyfix/" + hashlib.sha256(ast.dump(node).encode()).hexdigest()[:16]
+
+
+def _check(config: PyFixConfig) -> None:
+    for name, lowest in (("cases", 1), ("min_lines", 1), ("max_lines", config.min_lines), ("max_docstring_lines", 0)):
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            floor = f"min_lines={lowest}" if name == "max_lines" else lowest
+            raise ValueError(f"pyfix: {name}={value!r} is not allowed: a whole number from {floor} up")
+    if not isinstance(config.describe, bool):
+        raise ValueError(f"pyfix: describe={config.describe!r} is not allowed: true or false")
+
+
+def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
+    """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side.
+
+    The same interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds come out as
+    even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a hash of the
+    function's syntax without its name and docstring, so copies of one function in several modules stay together.
+
+    Raises ValueError for a bad field (its name, its value and what is allowed) and for more cases than there are usable
+    functions (how many there are, and which field to change).
+    """
+    _check(config)
+    rng = random.Random(f"pyfix:{seed}")
+    candidates = _candidates(config)
+    rng.shuffle(candidates)
+    uses = dict.fromkeys(KINDS, 0)
+    texts = {candidate.text for candidate in candidates}  # a broken function must not be another one's fixed text
+    pairs: list[EditPair] = []
+    for candidate in candidates:
+        if len(pairs) == config.cases:
+            break
+        tree = _parse(candidate.text)
+        if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], _FUNCTIONS):
+            continue
+        source, original = _Source(candidate.text, tree.body[0]), ast.dump(tree)
+        for kind in sorted(KINDS, key=lambda kind: (uses[kind], rng.random())):
+            before = _broken(source, kind, original, rng)
+            if before is None or before in texts:
+                continue
+            texts.add(before)
+            uses[kind] += 1
+            name = candidate.qualname.rpartition(".")[2]
+            pairs.append(
+                EditPair(
+                    id=f"pyfix/{len(pairs):04d}",
+                    corpus="pyfix",
+                    instruction=f"Fix bugs in {name}: {KINDS[kind][1]}." if config.describe else f"Fix bugs in {name}.",
+                    before=before,
+                    after=candidate.text,
+                    group=_group(tree),
+                    meta={
+                        "kind": kind,
+                        "module": candidate.module,
+                        "function": candidate.qualname,
+                        "python": platform.python_version(),
+                    },
+                )
+            )
+            break
+    if len(pairs) < config.cases:
+        raise ValueError(
+            f"pyfix: cases={config.cases}, but the standard library of Python {platform.python_version()} has "
+            f"{len(pairs)} usable functions with min_lines={config.min_lines}, max_lines={config.max_lines} and "
+            f"max_docstring_lines={config.max_docstring_lines}: set cases to {len(pairs)} or less, or widen these limits"
+        )
+    return pairs

@@ -1,0 +1,55 @@
+"""The prompt: instruction and document as chat messages, in one function for training, decoding and evaluation."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from decoding.grammar import split_lines
+
+PromptStyle = Literal["numbered", "plain"]
+
+_TASK = {
+    "numbered": (
+        'Edit the document. Reply with a program: <copy lines="i-j"/> copies lines i to j of the document, '
+        "<gen> adds new lines."
+    ),
+    "plain": (
+        'Edit the document. Reply with a program: <copy lines="i-j"/> copies lines i to j of the document, counted '
+        "from 1, <gen> adds new lines."
+    ),
+}
+_GUTTER = re.compile(r"^[1-9][0-9]*\| ", re.ASCII)
+
+
+def render_prompt(instruction: str, document: str, style: PromptStyle = "numbered") -> list[dict[str, str]]:
+    """Return the chat messages that ask for an edit program.
+
+    ``numbered`` shows each line as ``N| text`` and is exactly invertible (``strip_gutter``); ``plain`` shows the document
+    as it is. The instruction stands after the document, next to the program it governs.
+
+    Raises:
+        ValueError: an unknown style.
+    """
+    if style not in _TASK:
+        raise ValueError(f"style={style!r}: choose one of {', '.join(_TASK)}")
+    shown = number_lines(document) if style == "numbered" else document
+    return chat(_TASK[style], shown, instruction)
+
+
+def chat(task: str, shown_document: str, instruction: str) -> list[dict[str, str]]:
+    """Return the two messages every prompt of the toolkit has: the task, then document and instruction."""
+    return [
+        {"role": "system", "content": task},
+        {"role": "user", "content": f"Document:\n{shown_document}\n\nInstruction: {instruction}"},
+    ]
+
+
+def number_lines(document: str) -> str:
+    """Return the document with the gutter ``N| `` before every line, the empty last one included."""
+    return "\n".join(f"{number}| {line}" for number, line in enumerate(split_lines(document), start=1))
+
+
+def strip_gutter(numbered: str) -> str:
+    """Return the document that ``number_lines`` made ``numbered`` from."""
+    return "\n".join(_GUTTER.sub("", line, count=1) for line in split_lines(numbered))
