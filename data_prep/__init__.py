@@ -1,0 +1,1 @@
+"""Data preparation: corpora of edits, oracle programs, splits, and fingerprints."""

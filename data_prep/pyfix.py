@@ -1,9 +1,9 @@
 """The pyfix corpus: bug fixes made offline, one injected bug per function of the running Python's standard library.
 
-The fixed document is a function as its file has it, dedented to column 0; the broken one differs from it by one bug in one
-run of lines. Nothing is imported, executed or downloaded, so a bug is a bug by construction and not by a failing test: a
-few changes may leave the behaviour as it was, and a few can only be guessed from the text. The text is the Python Software
-Foundation's, under the PSF licence.
+The fixed document is a function as its file has it, dedented to column 0; the broken one differs from it by one bug in
+one run of lines. Nothing is imported, executed or downloaded, so a bug is a bug by construction and not by a failing
+test: a few changes may leave the behaviour as it was, and a few can only be guessed from the text. The text is the
+Python Software Foundation's, under the PSF licence.
 
 Bug kinds, each a function below that lists the places where its bug can be put:
     operator     ``+`` for ``-``, ``*`` for ``/``, ``and`` for ``or`` ...
@@ -33,6 +33,7 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from data_prep.pairs import EditPair
@@ -55,7 +56,9 @@ class PyFixConfig:
 SKIPPED_FOLDERS = {
     "test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__", "site-packages", "dist-packages"
 }  # fmt: skip
-_GENERATED = re.compile(r"auto-?generated|automatically generated|generated from|(file|module) (is|was) generated", re.I)
+_GENERATED = re.compile(
+    r"auto-?generated|automatically generated|generated from|(file|module) (is|was) generated", re.IGNORECASE
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -149,9 +152,9 @@ def _candidates(config: PyFixConfig) -> list[_Candidate]:
         for qualname, node in _functions(tree):
             if not config.min_lines <= node.end_lineno - node.body[0].lineno + 1 <= config.max_lines:
                 continue
-            if _has_docstring(node):
-                if node.body[0].end_lineno - node.body[0].lineno + 1 > config.max_docstring_lines:
-                    continue
+            docstring_lines = node.body[0].end_lineno - node.body[0].lineno + 1 if _has_docstring(node) else 0
+            if docstring_lines > config.max_docstring_lines:
+                continue
             text = _document(node, lines)
             if text is not None:
                 found.setdefault(text, _Candidate(text, module, qualname))
@@ -264,7 +267,7 @@ def _operator(source: _Source) -> Iterator[list[Edit]]:
     for node, _ in source.nodes:
         if isinstance(node, ast.BoolOp):
             old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-            for left, right in zip(node.values, node.values[1:]):
+            for left, right in pairwise(node.values):
                 if where := source.between(left, right, old):
                     yield [(*where, new)]
         elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in _OPERATORS:
@@ -292,7 +295,7 @@ _COMPARISONS = {
 def _comparison(source: _Source) -> Iterator[list[Edit]]:
     for node, _ in source.nodes:
         if isinstance(node, ast.Compare):
-            for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators):
+            for (left, right), operator in zip(pairwise([node.left, *node.comparators]), node.ops, strict=True):
                 old, choices = _COMPARISONS[type(operator)]
                 if where := source.between(left, right, old):
                     for new in choices:
@@ -334,11 +337,12 @@ def _variable(source: _Source) -> Iterator[list[Edit]]:
             excluded.update(node.names)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
             aliases.update(frozenset((t.id, node.value.id)) for t in node.targets if isinstance(t, ast.Name))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
+            excluded.add(node.id)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound[node.id] = min(bound.get(node.id, node.lineno), node.lineno)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            if not (isinstance(parent, ast.Call) and parent.func is node):
-                loads.append(node)
+        elif isinstance(node, ast.Name) and not (isinstance(parent, ast.Call) and parent.func is node):
+            loads.append(node)
     names = {name: line for name, line in bound.items() if name not in excluded}
     for node in loads:
         if node.id in names:
@@ -353,31 +357,47 @@ _DROPPABLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.De
 def _dropped(source: _Source) -> Iterator[list[Edit]]:
     blocks = [source.body]
     for node, _ in source.nodes:
-        blocks += [block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, 0), list)]
+        fields = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+        blocks += [block for block in fields if isinstance(block, list)]
     for block in blocks:
-        for statement in block if len(block) > 1 else ():
+        # A docstring or an ellipsis does nothing: it neither counts as a statement of the block nor is one to miss.
+        statements = [s for s in block if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+        for statement in statements if len(statements) > 1 else ():
             if not isinstance(statement, _DROPPABLE) or statement.end_lineno > statement.lineno:
                 continue
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                continue  # a string or an ellipsis does nothing
-            if isinstance(statement, ast.Return) and statement is source.body[-1]:
-                if statement.value is None or isinstance(statement.value, ast.Constant) and statement.value.value is None:
-                    continue  # the function would return None all the same
+            if statement is source.body[-1] and isinstance(statement, ast.Return) and _is_none(statement.value):
+                continue  # the function would return None all the same
             start, end = source.line_span(statement.lineno)
             rest = source.text[start : source.start(statement)] + source.text[source.end(statement) : end]
             if not rest.split("#")[0].strip():  # alone on its line: no semicolon, no "else:" before it
                 yield [(start, end, "")]
 
 
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+
+
 # Calls whose first two arguments nobody takes for each other, or whose order does not count.
 _UNSWAPPED = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "delattr", "super", "min", "max"}
+
+
+def _but_for_strings(value: object) -> object:
+    """A syntax tree as nested lists in which all strings are equal."""
+    if isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, (str, bytes))):
+        return "a string"
+    if isinstance(value, ast.AST):
+        return [type(value), *(_but_for_strings(child) for _, child in ast.iter_fields(value))]
+    return [_but_for_strings(child) for child in value] if isinstance(value, list) else value
 
 
 def _swapped(source: _Source) -> Iterator[list[Edit]]:
     for node, _ in source.nodes:
         if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _UNSWAPPED):
-            for left, right in zip(node.args, node.args[1:]):
-                if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
+            for left, right in pairwise(node.args):
+                if isinstance(left, ast.Starred) or isinstance(right, ast.Starred):
+                    continue
+                # replace("-", "_"): nothing but the text of the strings could tell which comes first.
+                if _but_for_strings(left) != _but_for_strings(right):
                     first, second = source.segment(left), source.segment(right)
                     yield [
                         (source.start(left), source.end(left), second),
@@ -396,7 +416,7 @@ def _negated(source: _Source) -> Iterator[list[Edit]]:
         for test in tests:
             start, end = source.start(test), source.end(test)
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-                yield [(start, start + re.match(r"not[ \t]*", source.text[start:])[0].__len__(), "")]
+                yield [(start, re.compile(r"not[ \t]*").match(source.text, start).end(), "")]
             elif isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
                 yield [(start, start, "not ")]
             elif isinstance(test, ast.BoolOp):
@@ -414,7 +434,6 @@ def _constant(source: _Source) -> Iterator[list[Edit]]:
         elif isinstance(parent, (ast.Return, ast.Assign, ast.IfExp, ast.BoolOp, ast.keyword)):
             if node.value is None:
                 yield [(*where, "False")]
-                yield [(*where, "True")]
             elif source.segment(node) in ("''", '""', "b''", 'b""'):
                 yield [(*where, "None")]
 
@@ -422,8 +441,8 @@ def _constant(source: _Source) -> Iterator[list[Edit]]:
 _METHOD_PAIRS = """
     startswith/endswith lstrip/rstrip strip/rstrip find/rfind index/rindex partition/rpartition lower/upper keys/values
     items/keys append/extend add/discard pop/popleft appendleft/append acquire/release encode/decode readline/read
-    readlines/readline sort/reverse setdefault/get search/match isdigit/isalpha isfile/isdir exists/isdir dirname/basename
-    floor/ceil union/intersection write/writelines insert/append group/groups
+    readlines/readline sort/reverse setdefault/get search/match isdigit/isalpha isfile/isdir exists/isdir
+    dirname/basename floor/ceil union/intersection write/writelines insert/append group/groups
 """
 _FUNCTION_PAIRS = "min/max any/all ord/chr"
 
@@ -458,7 +477,7 @@ def _method(source: _Source) -> Iterator[list[Edit]]:
 KINDS: dict[str, tuple[Callable[[_Source], Iterator[list[Edit]]], str]] = {
     "operator": (_operator, "an operator is wrong"),
     "comparison": (_comparison, "a comparison is wrong"),
-    "off_by_one": (_off_by_one, "a number is off by one"),
+    "off_by_one": (_off_by_one, "a number or a bound is off by one"),
     "variable": (_variable, "a wrong variable is used"),
     "dropped": (_dropped, "a statement is missing"),
     "swapped": (_swapped, "two arguments are swapped"),
@@ -478,15 +497,15 @@ def _one_change(before: str, after: str) -> bool:
     return sum(tag != "equal" for tag, *_ in matcher.get_opcodes()) == 1
 
 
-def _broken(source: _Source, kind: str, original: str, rng: random.Random) -> str | None:
-    """The document with one bug of this kind, or None where there is no place for one."""
+def _broken(source: _Source, kind: str, original: str, taken: set[str], rng: random.Random) -> str | None:
+    """The document with one bug of this kind, a text not in ``taken``; None where there is no place for one."""
     sites = list(KINDS[kind][0](source))
     rng.shuffle(sites)
-    for edits in sites[:10]:
+    for edits in sites:
         before = source.apply(edits)
         tree = _parse(before)
-        if tree is None or not before.split("\n")[-2].strip():  # a blank last line, its statement being gone
-            continue
+        if before in taken or tree is None or not before.split("\n")[-2].strip():
+            continue  # the last of these: the last statement is gone and a blank line before it ends the text
         if ast.dump(tree) != original and _one_change(before, source.text):
             return before
     return None
@@ -513,9 +532,9 @@ def _check(config: PyFixConfig) -> None:
 def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
     """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side.
 
-    The same interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds come out as
-    even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a hash of the
-    function's syntax without its name and docstring, so copies of one function in several modules stay together.
+    The same interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds come out
+    as even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a hash of
+    the function's syntax without its name and docstring, so copies of one function in several modules stay together.
 
     Raises ValueError for a bad field (its name, its value and what is allowed) and for more cases than there are usable
     functions (how many there are, and which field to change).
@@ -535,8 +554,8 @@ def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
             continue
         source, original = _Source(candidate.text, tree.body[0]), ast.dump(tree)
         for kind in sorted(KINDS, key=lambda kind: (uses[kind], rng.random())):
-            before = _broken(source, kind, original, rng)
-            if before is None or before in texts:
+            before = _broken(source, kind, original, texts, rng)
+            if before is None:
                 continue
             texts.add(before)
             uses[kind] += 1
@@ -560,8 +579,9 @@ def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
             break
     if len(pairs) < config.cases:
         raise ValueError(
-            f"pyfix: cases={config.cases}, but the standard library of Python {platform.python_version()} has "
-            f"{len(pairs)} usable functions with min_lines={config.min_lines}, max_lines={config.max_lines} and "
-            f"max_docstring_lines={config.max_docstring_lines}: set cases to {len(pairs)} or less, or widen these limits"
+            f"pyfix: cases={config.cases}, but there are only {len(pairs)} usable functions with "
+            f"min_lines={config.min_lines}, max_lines={config.max_lines} and "
+            f"max_docstring_lines={config.max_docstring_lines} in the standard library of Python "
+            f"{platform.python_version()} ({sysconfig.get_paths()['stdlib']}): lower cases or widen these limits"
         )
     return pairs

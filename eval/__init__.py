@@ -1,0 +1,1 @@
+"""Evaluation: held-out scoring and its reports."""

@@ -1,0 +1,1 @@
+"""Recipes: one script for each thing you train."""

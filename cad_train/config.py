@@ -1,0 +1,68 @@
+"""The settings of a training run. Every recipe is this dataclass with its own defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from data_prep.build import OracleConfig
+
+
+@dataclass
+class TrainConfig:
+    """One supervised fine-tuning run. Defaults are the paper's (section 5 and Appendix O) unless a comment says other."""
+
+    # Data
+    data: OracleConfig = field(default_factory=OracleConfig)  # what to train on; prepared first where it is not yet
+    style: Literal["numbered", "plain"] = "numbered"  # how the prompt shows the document
+    splice: Literal["none", "full"] = "none"  # none: bare programs; full: copied text follows its tag, unsupervised
+    max_length: int = 1536  # tokens of prompt and program together
+    allow_drop: list[str] = field(default_factory=list)  # reasons for which examples may be left out, e.g. [overlong]
+
+    # Model
+    model: str = "Qwen/Qwen2.5-Coder-1.5B-Instruct"  # hub name, local folder, or GGUF file
+    adapter: Literal["full", "lora", "qlora"] = "full"  # train all weights, LoRA, or LoRA over NF4 weights
+    lora_r: int = 16  # rank
+    lora_alpha: int = 32  # scale numerator
+    lora_dropout: float = 0.0  # dropout before the adapters
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the stored weights; bfloat16 halves memory, loses small updates
+    precision: Literal["auto", "bf16", "fp32"] = "auto"  # of the computation; auto: bf16 where the device is fast in it
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"  # attention kernel
+    activation_checkpointing: bool = True  # recompute activations in the backward pass to save memory
+
+    # Optimisation
+    lr: float = 2e-5  # peak learning rate of AdamW
+    beta1: float = 0.9  # AdamW
+    beta2: float = 0.95  # AdamW
+    weight_decay: float = 0.0  # AdamW; the paper names none
+    warmup: float = 0.03  # share of steps, before the cosine decay to 0
+    max_grad_norm: float = 1.0  # gradient clipping; the paper names none
+    epochs: float = 6.0  # passes over the training set
+    max_steps: int | None = None  # stop after so many optimiser steps instead
+    batch_size: int = 8  # examples per optimiser step, over all processes
+    micro_batch: int = 1  # examples per forward and process
+    seed: int = 0  # initialisation of adapters, dropout, order of examples
+
+    # Run
+    out: str | None = None  # the run folder; default runs/RECIPE-seedSEED
+    resume: Literal["auto", "none"] = "auto"  # auto: go on from the newest whole checkpoint
+    save: Literal["epoch", "steps", "no"] = "epoch"  # when to write checkpoints
+    save_steps: int = 100  # with save=steps
+    keep_checkpoints: int = 1  # older ones are removed
+    log_steps: int = 1  # optimiser steps per line of metrics.jsonl
+    report_to: list[str] = field(default_factory=list)  # trackers: tensorboard, trackio, wandb
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "batch_size", "micro_batch", "log_steps", "save_steps", "keep_checkpoints", "lora_r"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.epochs <= 0 or self.lr <= 0:
+            raise ValueError(f"epochs={self.epochs}, lr={self.lr}: both must be above 0")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ValueError(f"max_steps={self.max_steps}: must be at least 1")
+        if self.batch_size % self.micro_batch:
+            raise ValueError(f"batch_size={self.batch_size} is not a multiple of micro_batch={self.micro_batch}")
+
+
+# Settings that may differ between a run and its continuation.
+NOT_RESUMED = ("out", "resume", "save", "save_steps", "keep_checkpoints", "log_steps", "report_to", "data.out", "data.data_dir")

@@ -1,0 +1,99 @@
+"""One supervised fine-tuning run of a span selector, from settings to a finished run folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from accelerate import PartialState
+
+from cad_train.config import NOT_RESUMED, TrainConfig
+from cad_train.examples import check_refused, encode_rows, prepare_oracles, show_example
+from cad_train.run_folder import RunFolder, open_run
+from cad_train.trainer import build_trainer
+from data_prep.build import read_split
+from decoding.commandline import UserError
+from decoding.encoder import ProgramEncoder
+from decoding.loading import load_tokenizer, local_name
+from decoding.tokens import TokenizerError
+
+
+def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
+    """Train and return the run folder (see ``cad_train.run_folder`` for what is in it).
+
+    A finished run is left as it is; an interrupted one goes on from its newest whole checkpoint (``resume=auto``).
+
+    Args:
+        recipe: names the default run folder, ``runs/RECIPE-seedSEED``.
+        callbacks: transformers callbacks, such as an evaluation in the loop.
+
+    Raises:
+        UserError: settings, data, model or run folder that cannot be used, and what to do.
+    """
+    state = PartialState()
+    say = print if state.is_main_process else lambda *_, **__: None
+    config.out = config.out or f"runs/{recipe}-seed{config.seed}"
+
+    # 1. Data: prepared once, encoded with the model's own tokenizer, refusals counted.
+    manifest = prepare_oracles(config.data, announce=say)
+    with state.main_process_first():  # a GGUF file is converted once
+        folder = local_name(config.model)
+    tokenizer = load_tokenizer(config.model)
+    try:
+        encoder = ProgramEncoder(tokenizer)
+    except TokenizerError as error:
+        raise UserError(f"model={config.model}: {error}") from None
+    rows = read_split(Path(config.data.out), config.data.corpora, "train")
+    examples = encode_rows(encoder, rows, config.style, config.splice, config.max_length)
+    check_refused(examples, config.allow_drop, config.max_length)
+
+    # 2. Run folder: new, or the same run again.
+    data = {
+        "fingerprint": manifest["fingerprint"],
+        "oracles": str(Path(config.data.out).resolve()),
+        "corpora": {name: manifest["corpora"][name] for name in config.data.corpora},
+        **examples.report(),
+    }
+    run = open_run(config, data, state.is_main_process, NOT_RESUMED)
+    if run.read_json("summary.json") is not None:
+        say(f"{run.path} is finished: nothing to do")
+        return run.path
+    checkpoint = run.newest_checkpoint() if config.resume == "auto" else None
+    run.truncate_metrics(int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+    _announce(say, config, run, data, examples, encoder)
+    if checkpoint:
+        say(f"going on from {checkpoint}")
+
+    # 3. Train, save, and only then call the run finished.
+    trainer = build_trainer(config, folder, tokenizer, examples, run, callbacks)
+    started = time.perf_counter()
+    result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer.save_model(str(run.final))
+    run.write_json(
+        "summary.json",
+        {
+            "recipe": recipe,
+            "steps": trainer.state.global_step,
+            "train_loss": result.training_loss,
+            "seconds": round(time.perf_counter() - started, 1),
+            "resumed_from": checkpoint.name if checkpoint else None,
+        },
+    )
+    say(f"trained {run.final}; score it with: python eval/heldout.py --ckpt {run.path}")
+    trainer.accelerator.end_training()
+    return run.path
+
+
+def _announce(say, config: TrainConfig, run: RunFolder, data: dict, examples, encoder: ProgramEncoder) -> None:
+    share = data["supervised_tokens"] / data["tokens"]
+    say(f"run {run.path}: {config.model}, {config.adapter} parameters, splice={config.splice}, style={config.style}")
+    say(
+        f"data {config.data.out} ({data['fingerprint'][:12]}): {data['examples']} examples, {data['tokens']} tokens, "
+        f"{share:.0%} supervised, longest {data['longest']}"
+    )
+    if data["refused"]:
+        say("left out: " + ", ".join(f"{count} {reason}" for reason, count in data["refused"].items()))
+    say("the first example (what is trained is marked):")
+    shown = show_example(encoder, *(column[0] for column in examples.columns.values()), color=sys.stdout.isatty())
+    say("  " + shown.replace("\n", "\n  "), flush=True)

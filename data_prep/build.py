@@ -1,0 +1,298 @@
+"""From corpora to a prepared folder: oracle programs, splits, statistics, and a fingerprint.
+
+    OUT/CORPUS/train.jsonl, OUT/CORPUS/heldout.jsonl    one row per edit
+    OUT/rejected.jsonl                                  what was refused, and why
+    OUT/manifest.json                                   settings, counts, statistics, fingerprints; written last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
+from data_prep.oracle import build_oracle
+from data_prep.pairs import EditPair
+from data_prep.probeedit import ProbeEditConfig
+from data_prep.probeedit import generate as generate_probeedit
+from data_prep.pyfix import PyFixConfig
+from data_prep.pyfix import generate as generate_pyfix
+from data_prep.rows import RowError, read_rows, write_rows, write_text
+from data_prep.user_pairs import load_user_pairs
+from decoding.commandline import UserError
+from decoding.grammar import Copy, Program, parse, render, split_lines
+from decoding.resolver import resolve
+
+FORMAT_VERSION = 1
+Split = Literal["train", "heldout"]
+CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "jsonl")
+# Settings that do not change a single prepared byte.
+_NOT_CONTENT = ("out", "data_dir", "tokenizer")
+
+
+@dataclass
+class OracleConfig:
+    """What to prepare. The defaults are the paper's combined set: 131 Py + 131 JS + 123 ProbeEdit to train on."""
+
+    corpora: list[str] = field(default_factory=lambda: ["hevalfix-py", "hevalfix-js", "probeedit"])  # what to prepare
+    out: str = "data/oracles"  # the folder to write
+    seed: int = 0  # of generators and splits; independent of any training seed
+    heldout: float = 0.2  # share of each corpus's groups that is held out
+    data_dir: str | None = None  # folder with humanevalpack/*.jsonl; else CAD_DATA_DIR, else the hub
+    jsonl: list[str] = field(default_factory=list)  # files of the jsonl corpus (instruction, before, after)
+    limit: int | None = None  # at most so many pairs of each corpus, chosen by the seed
+    tests_in_prompt: bool = False  # hevalfix: show the tests in the instruction
+    tokenizer: str | None = None  # hub name, folder, or GGUF file: adds token counts to the statistics
+    probeedit: ProbeEditConfig = field(default_factory=ProbeEditConfig)  # the probeedit generator
+    pyfix: PyFixConfig = field(default_factory=PyFixConfig)  # the pyfix generator
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.corpora if name not in CORPORA]
+        if unknown:
+            raise ValueError(f"corpora: unknown {', '.join(unknown)}; choose from {', '.join(CORPORA)}")
+        if not self.corpora or len(set(self.corpora)) < len(self.corpora):
+            raise ValueError(f"corpora={self.corpora}: name at least one corpus, each once")
+        if not 0 <= self.heldout < 1:
+            raise ValueError(f"heldout={self.heldout}: must be at least 0 and below 1")
+        if "jsonl" in self.corpora and not self.jsonl:
+            raise ValueError("corpora has jsonl, but no file is named: add jsonl=[FILE,...]")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit={self.limit}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class OracleRow:
+    """One prepared edit; ``program`` is the canonical text of the oracle, ``tags`` names what is odd about the edit."""
+
+    id: str
+    corpus: str
+    split: Split
+    group: str
+    instruction: str
+    before: str
+    after: str
+    program: str
+    tags: list[str]
+    meta: dict
+
+
+def build_oracles(config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it) -> dict[str, Any]:
+    """Prepare every corpus of ``config`` under ``config.out`` and return the manifest.
+
+    Every oracle is checked to resolve to its gold before it is written. Pairs that cannot be used are listed in
+    rejected.jsonl with a reason and counted in the manifest: not_json, missing_field, not_text, duplicate, no_op,
+    lone_surrogate.
+
+    Raises:
+        UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
+    """
+    out = Path(config.out)
+    corpora, rejected = {}, []
+    (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
+    for name in config.corpora:
+        pairs, bad_rows = _load(name, config)
+        offered = len(pairs) + len(bad_rows)
+        if config.limit is not None and len(pairs) > config.limit:
+            pairs = random.Random(f"limit:{config.seed}:{name}").sample(pairs, config.limit)
+        held_out = _heldout_groups(name, pairs, config)
+        rows, faults = [], []
+        for pair in progress(pairs, name):
+            reason = _fault(pair)
+            if reason:
+                faults.append({"file": pair.id, "row": None, "reason": reason, "detail": ""})
+                continue
+            rows.append(_oracle_row(pair, "heldout" if pair.group in held_out else "train"))
+        for split in ("train", "heldout"):
+            write_rows(out / name / f"{split}.jsonl", (asdict(row) for row in rows if row.split == split))
+        rejected += [{"corpus": name, **fault} for fault in bad_rows + faults]
+        corpora[name] = {
+            "offered": offered,
+            "rejected": dict(Counter(fault["reason"] for fault in bad_rows + faults)),
+            "train": sum(row.split == "train" for row in rows),
+            "heldout": sum(row.split == "heldout" for row in rows),
+            "tags": dict(Counter(tag for row in rows for tag in row.tags)),
+            "statistics": statistics(rows),
+            "fingerprint": fingerprint(rows),
+        }
+    if config.tokenizer:
+        _add_token_counts(corpora, out, config.tokenizer)
+    write_rows(out / "rejected.jsonl", rejected)
+    manifest = {
+        "format": FORMAT_VERSION,
+        "settings": content_settings(config),
+        "corpora": corpora,
+        "fingerprint": _digest([entry["fingerprint"] for entry in corpora.values()]),
+    }
+    write_text(out / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+    return manifest
+
+
+def content_settings(config: OracleConfig) -> dict[str, Any]:
+    """The settings that determine the prepared bytes, JSON-ready."""
+    return {key: value for key, value in asdict(config).items() if key not in _NOT_CONTENT}
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of a prepared folder, or None where there is no finished one.
+
+    Raises:
+        UserError: a manifest that is damaged or of another format.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it and build the oracles again") from None
+    if manifest.get("format") != FORMAT_VERSION:
+        raise UserError(f"{path} has format {manifest.get('format')}, this version reads {FORMAT_VERSION}: build again")
+    return manifest
+
+
+def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow]:
+    """Return the rows of one split of some prepared corpora, in file order.
+
+    Raises:
+        UserError: a corpus that is not in the folder, a damaged file.
+    """
+    rows = []
+    for name in corpora:
+        path = folder / name / f"{split}.jsonl"
+        if not path.exists():
+            raise UserError(f"{folder} has no corpus {name!r}: prepare it with data_prep/build_oracles.py corpora=[{name}]")
+        try:
+            rows += [OracleRow(**row) for row in read_rows(path)]
+        except (RowError, TypeError) as error:
+            raise UserError(f"{path}: {error}") from None
+    return rows
+
+
+def fingerprint(rows: Iterable[OracleRow]) -> str:
+    """SHA-256 over the content of ``rows``, in order: equal fingerprints mean equal training and evaluation data."""
+    return _digest([asdict(row) for row in rows])
+
+
+def statistics(rows: list[OracleRow]) -> dict[str, Any]:
+    """Counts over the oracle programs of ``rows``; the copied share is of gold characters, newlines included."""
+    copies = gens = copied = total = 0
+    for row in rows:
+        program, lines = parse(row.program), split_lines(row.before)
+        copies += len(program.copies)
+        gens += len(program.ops) - len(program.copies)
+        copied += sum(len("\n".join(lines[op.first - 1 : op.last])) for op in program.copies)
+        total += len(row.after)
+    return {
+        "pairs": len(rows),
+        "copy_ops": copies,
+        "gen_ops": gens,
+        "gold_characters": total,
+        "copied_share": round(copied / total, 4) if total else None,
+    }
+
+
+def token_statistics(rows: list[OracleRow], text) -> dict[str, Any]:
+    """The paper's T, T_copy, T_gen and K (Table 2), counted with a ``TextTokenizer``; spans are encoded jointly."""
+    gold = copied = copies = 0
+    for row in rows:
+        lines = split_lines(row.before)
+        spans = parse(row.program).copies
+        copied += sum(len(text.encode("\n".join(lines[op.first - 1 : op.last]))) for op in spans)
+        copies += len(spans)
+        gold += len(text.encode(row.after))
+    share = round(copied / gold, 4) if gold else None
+    return {"T": gold, "T_copy": copied, "T_gen": gold - copied, "K": copies, "copied_token_share": share}
+
+
+def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
+    try:
+        if name == "jsonl":
+            paths = [Path(path).expanduser() for path in config.jsonl]
+            for path in paths:
+                if not path.is_file():
+                    raise UserError(f"jsonl: there is no file {path}")
+            return load_user_pairs(paths)
+        if name == "probeedit":
+            return generate_probeedit(config.probeedit, config.seed), []
+        if name == "pyfix":
+            return generate_pyfix(config.pyfix, config.seed), []
+        data_dir = config.data_dir or os.environ.get("CAD_DATA_DIR")
+        if config.data_dir and not Path(config.data_dir).is_dir():
+            raise UserError(f"data_dir: there is no folder {config.data_dir}")
+        return load_humanevalpack(name.removeprefix("hevalfix-"), Path(data_dir) if data_dir else None, config.tests_in_prompt), []
+    except (RowError, ValueError) as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        hint = "" if name in ("jsonl", "probeedit", "pyfix") else "; without the hub, point data_dir= at JSON Lines files"
+        raise UserError(f"{name}: cannot load ({type(error).__name__}: {str(error).splitlines()[0]}){hint}") from None
+
+
+def _heldout_groups(name: str, pairs: list[EditPair], config: OracleConfig) -> set[str]:
+    """Choose whole groups by seed until the held-out share is reached.
+
+    HumanEvalPack languages share one choice, since their problems are the same.
+    """
+    sizes = Counter(pair.group for pair in pairs)
+    key = "humaneval" if name.startswith("hevalfix") else name
+    order = sorted(sizes)
+    random.Random(f"split:{config.seed}:{key}").shuffle(order)
+    wanted, chosen, count = round(config.heldout * len(pairs)), set(), 0
+    for group in order:
+        if count >= wanted:
+            break
+        chosen.add(group)
+        count += sizes[group]
+    return chosen
+
+
+def _fault(pair: EditPair) -> str:
+    if pair.before == pair.after:
+        return "no_op"
+    try:
+        "".join((pair.instruction, pair.before, pair.after)).encode()
+    except UnicodeEncodeError:
+        return "lone_surrogate"
+    return ""
+
+
+def _oracle_row(pair: EditPair, split: Split) -> OracleRow:
+    program = build_oracle(pair.before, pair.after)
+    text = render(program)
+    if resolve(parse(text), pair.before) != pair.after:  # the losslessness every later figure rests on (section 4.3)
+        raise AssertionError(f"{pair.id}: the oracle does not resolve to its gold; this is a bug, please report the pair")
+    tags = _tags(pair, program)
+    return OracleRow(pair.id, pair.corpus, split, pair.group, pair.instruction, pair.before, pair.after, text, tags, pair.meta)
+
+
+def _tags(pair: EditPair, program: Program) -> list[str]:
+    """Name what is odd: zero_copy (nothing kept), edge_newline_artifact (a newline gained or lost at a file's edge)."""
+    tags = []
+    if not any(isinstance(op, Copy) for op in program.ops):
+        tags.append("zero_copy")
+    if _edge_newlines(pair.before) != _edge_newlines(pair.after):
+        tags.append("edge_newline_artifact")
+    return tags
+
+
+def _edge_newlines(text: str) -> tuple[int, int]:
+    return len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
+
+
+def _add_token_counts(corpora: dict[str, Any], out: Path, name: str) -> None:
+    from decoding.loading import load_text_tokenizer
+
+    text = load_text_tokenizer(name)
+    for corpus, entry in corpora.items():
+        rows = read_split(out, [corpus], "train") + read_split(out, [corpus], "heldout")
+        entry["statistics"] |= token_statistics(rows, text)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, ensure_ascii=False, sort_keys=True).encode()).hexdigest()

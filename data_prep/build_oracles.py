@@ -1,0 +1,65 @@
+"""Prepare oracle programs: corpora of edits to programs, splits, statistics, and a fingerprint.
+
+    python data_prep/build_oracles.py                                           # the paper's combined set
+    python data_prep/build_oracles.py corpora=[pyfix] pyfix.cases=2000 out=data/pyfix seed=1
+    python data_prep/build_oracles.py corpora=[jsonl] jsonl=[my_edits.jsonl] out=data/mine
+    python data_prep/build_oracles.py corpora=[hevalfix-py] tokenizer=Qwen/Qwen2.5-Coder-1.5B-Instruct
+
+Corpora: hevalfix-{py,js,java,go,cpp,rust} (HumanEvalPack, from data_dir=, CAD_DATA_DIR or the hub), probeedit (generated
+prose edits), pyfix (bugs injected into this Python's standard library), jsonl (your own instruction/before/after rows).
+Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last, OUT/manifest.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from data_prep.build import OracleConfig, build_oracles
+from decoding.commandline import run
+
+
+@dataclass
+class Config(OracleConfig):
+    """What to prepare."""
+
+
+def main(config: Config) -> None:
+    """Build, then say what was built."""
+    print(summarise(build_oracles(config, progress=_progress), config.out))
+
+
+def summarise(manifest: dict, out: str) -> str:
+    """Return the table a person reads after a build: what came in, what was refused, what the programs look like."""
+    columns = ["corpus", "offered", "refused", "train", "held out", "copies", "gens", "copied"]
+    tokens = any("T" in entry["statistics"] for entry in manifest["corpora"].values())
+    if tokens:
+        columns += ["T", "T_copy", "K"]
+    rows = []
+    for name, entry in manifest["corpora"].items():
+        stats = entry["statistics"]
+        share = "-" if stats["copied_share"] is None else f"{stats['copied_share']:.1%}"
+        refused = sum(entry["rejected"].values())
+        row = [name, entry["offered"], refused, entry["train"], entry["heldout"], stats["copy_ops"], stats["gen_ops"], share]
+        rows.append([str(cell) for cell in row + ([stats["T"], stats["T_copy"], stats["K"]] if tokens else [])])
+    widths = [max(len(line[i]) for line in [columns, *rows]) for i in range(len(columns))]
+    text = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+            for line in [columns, *rows]]
+    for name, entry in manifest["corpora"].items():
+        for label, counts in (("refused", entry["rejected"]), ("tagged", entry["tags"])):
+            if counts:
+                text.append(f"{name}: {label} " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())))
+    if any(entry["rejected"] for entry in manifest["corpora"].values()):
+        text.append(f"every refused row is in {out}/rejected.jsonl")
+    text.append(f"wrote {out}, fingerprint {manifest['fingerprint'][:16]}")
+    return "\n".join(text)
+
+
+def _progress(pairs: Iterable, corpus: str) -> Iterable:
+    from rich.progress import track
+
+    return track(pairs, description=corpus)
+
+
+if __name__ == "__main__":
+    run(main, Config, description=__doc__)

@@ -1,0 +1,55 @@
+"""A user's own edits from JSON Lines files with `instruction`, `before`, `after` (corpus jsonl)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from data_prep.pairs import EditPair
+from data_prep.rows import read_rows_tolerant
+
+FIELDS = ("instruction", "before", "after")
+
+
+def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
+    """Return the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
+
+    Reasons: not_json, missing_field, not_text, duplicate. Pairs with the same ``before`` share a group, so that no
+    document is in two splits; a ``group`` field of the row, where present, is used instead.
+    """
+    pairs: list[EditPair] = []
+    rejected: list[dict] = []
+    seen: set[bytes] = set()
+    for path in paths:
+        for number, row, problem in read_rows_tolerant(path):
+            reason, detail = ("not_json", problem) if problem else _fault(row)
+            if not reason:
+                digest = hashlib.sha256("\0".join(row[name] for name in FIELDS).encode("utf-8", "surrogatepass")).digest()
+                if digest in seen:
+                    reason, detail = "duplicate", "the same instruction, before, and after stand in an earlier row"
+                seen.add(digest)
+            if reason:
+                rejected.append({"file": str(path), "row": number, "reason": reason, "detail": detail})
+                continue
+            document = hashlib.sha256(row["before"].encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            group = row["group"] if isinstance(row.get("group"), str) else document
+            pair = EditPair(
+                id=f"jsonl/{path.name}:{number}",
+                corpus="jsonl",
+                instruction=row["instruction"],
+                before=row["before"],
+                after=row["after"],
+                group=group,
+            )
+            pairs.append(pair)
+    return pairs, rejected
+
+
+def _fault(row: dict) -> tuple[str, str]:
+    missing = [name for name in FIELDS if name not in row]
+    if missing:
+        return "missing_field", f"no {', '.join(missing)}"
+    wrong = [name for name in FIELDS if not isinstance(row[name], str)]
+    if wrong:
+        return "not_text", f"{', '.join(wrong)} is not a string"
+    return "", ""

@@ -1,0 +1,149 @@
+"""Tokenizers and models by name: a hub id, a local folder, an adapter folder, or a GGUF file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from decoding.commandline import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from decoding.tokens import TextTokenizer
+
+
+def local_name(name: str) -> str:
+    """Return what ``from_pretrained`` takes for ``name``: itself, or for a GGUF file the plain folder made from it.
+
+    The folder (bfloat16 safetensors and tokenizer) is made once and kept under ``CAD_CACHE_DIR``, by default
+    ``~/.cache/cad-train``: transformers reads GGUF but cannot save or train what it read.
+
+    Raises:
+        UserError: a path that does not exist, or a GGUF file that cannot be read.
+    """
+    path = Path(name).expanduser()
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise UserError(f"there is no GGUF file {name}")
+        return str(_plain_folder(path))
+    if path.is_dir():
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 and "/" in name:
+        raise UserError(f"there is no model folder {name}")
+    return name
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer; a UserError says what is wrong with ``name``."""
+    from transformers import AutoTokenizer
+
+    source = local_name(name)
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(_cannot_load("tokenizer", name, error)) from None
+
+
+def load_text_tokenizer(name: str) -> TextTokenizer:
+    """Load a tokenizer as its byte-exact text encoder; see ``decoding.tokens``."""
+    from decoding.tokens import TextTokenizer
+
+    return TextTokenizer(load_tokenizer(name))
+
+
+def load_model(
+    name: str, *, dtype: torch.dtype | None = None, device: str | None = None, base: str | None = None
+) -> PreTrainedModel:
+    """Load a causal LM for inference, in evaluation mode.
+
+    An adapter folder (``adapter_config.json``) is put on ``base``, by default the model its configuration names.
+    ``dtype`` None means bfloat16 on an accelerator and float32 on a CPU; ``device`` None means the accelerator if any.
+
+    Raises:
+        UserError: what cannot be found or read, by name.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype is None:
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    adapter = Path(name) / "adapter_config.json"
+    source = name
+    if adapter.is_file():
+        source = base or json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    folder = local_name(source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        hint = "; name its base model with base=" if adapter.is_file() else ""
+        raise UserError(_cannot_load("model", source, error) + hint) from None
+    if adapter.is_file():
+        model = _with_adapter(model, name)
+    return model.to(device).eval()
+
+
+def _with_adapter(model: PreTrainedModel, folder: str):
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise UserError(f"{folder} is an adapter, and peft is not installed: pip install 'cad-train[train]'") from None
+    # Merged in memory: same function, no extra matrix products per forward.
+    return PeftModel.from_pretrained(model, folder).merge_and_unload()
+
+
+def _cannot_load(what: str, name: str, error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"cannot load the {what} {name!r}: {lines[0]}"
+
+
+def _plain_folder(gguf: Path) -> Path:
+    """Convert a GGUF file to a Hugging Face folder, once; concurrent converters end with one whole folder."""
+    with gguf.open("rb") as file:
+        content = hashlib.sha256(file.read(1 << 20) + str(gguf.stat().st_size).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("CAD_CACHE_DIR", "~/.cache/cad-train")).expanduser() / "gguf"
+    folder = cache / f"{gguf.stem}-{content}"
+    if folder.is_dir():
+        return folder
+    try:
+        import gguf as _  # noqa: F401 - transformers imports it only half-way through
+    except ImportError:
+        raise UserError(f"reading {gguf.name} needs the gguf package: pip install 'cad-train[gguf]'") from None
+    cache.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=cache))
+    try:
+        _convert(gguf, part)
+        try:
+            part.rename(folder)
+        except OSError:  # another process finished first
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    try:
+        AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+        read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    except Exception as error:  # the reader raises whatever a damaged file makes it raise
+        raise UserError(_cannot_load("GGUF file", str(gguf), error)) from None
+    config = read.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(read)(config)
+    plain.load_state_dict(read.state_dict())
+    plain.to(torch.bfloat16).save_pretrained(folder)
