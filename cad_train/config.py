@@ -10,7 +10,7 @@ from data_prep.build import OracleConfig
 
 @dataclass
 class TrainConfig:
-    """One supervised fine-tuning run. Defaults are the paper's (section 5 and Appendix O) unless a comment says other."""
+    """One supervised fine-tuning run. Defaults are the paper's (section 5, Appendix O) unless a comment says other."""
 
     # Data
     data: OracleConfig = field(default_factory=OracleConfig)  # what to train on; prepared first where it is not yet
@@ -25,7 +25,9 @@ class TrainConfig:
     lora_r: int = 16  # rank
     lora_alpha: int = 32  # scale numerator
     lora_dropout: float = 0.0  # dropout before the adapters
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the stored weights; bfloat16 halves memory, loses small updates
+    dtype: Literal["float32", "bfloat16"] = (
+        "float32"  # of the stored weights; bfloat16 halves memory, loses small updates
+    )
     precision: Literal["auto", "bf16", "fp32"] = "auto"  # of the computation; auto: bf16 where the device is fast in it
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"  # attention kernel
     activation_checkpointing: bool = True  # recompute activations in the backward pass to save memory
@@ -53,7 +55,15 @@ class TrainConfig:
     report_to: list[str] = field(default_factory=list)  # trackers: tensorboard, trackio, wandb
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "batch_size", "micro_batch", "log_steps", "save_steps", "keep_checkpoints", "lora_r"):
+        for name in (
+            "max_length",
+            "batch_size",
+            "micro_batch",
+            "log_steps",
+            "save_steps",
+            "keep_checkpoints",
+            "lora_r",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.epochs <= 0 or self.lr <= 0:
@@ -65,4 +75,14 @@ class TrainConfig:
 
 
 # Settings that may differ between a run and its continuation.
-NOT_RESUMED = ("out", "resume", "save", "save_steps", "keep_checkpoints", "log_steps", "report_to", "data.out", "data.data_dir")
+NOT_RESUMED = (
+    "out",
+    "resume",
+    "save",
+    "save_steps",
+    "keep_checkpoints",
+    "log_steps",
+    "report_to",
+    "data.out",
+    "data.data_dir",
+)

@@ -1,9 +1,9 @@
 """The run folder: what a run was, what it did, and which of its checkpoints are whole.
 
-    config.yaml   the resolved settings          metrics.jsonl   one line per logged step
-    env.json      versions, command, device      checkpoint-N/   with COMPLETED once whole
-    data.json     oracles, fingerprint, counts   final/          model and tokenizer
-    summary.json  written last
+config.yaml   the resolved settings          metrics.jsonl   one line per logged step
+env.json      versions, command, device      checkpoint-N/   with COMPLETED once whole
+data.json     oracles, fingerprint, counts   final/          model and tokenizer
+summary.json  written last
 """
 
 from __future__ import annotations
@@ -82,8 +82,11 @@ def open_run(config, data: dict[str, Any], main_process: bool, not_resumed: tupl
     identity["fingerprint"] = data["fingerprint"]
     if there is not None:
         wanted, found = identity["settings"], there["settings"]
-        different = [f"{key} was {found.get(key)}, now {wanted.get(key)}" for key in sorted(found | wanted)
-                     if found.get(key) != wanted.get(key)]
+        different = [
+            f"{key} was {found.get(key)}, now {wanted.get(key)}"
+            for key in sorted(found | wanted)
+            if found.get(key) != wanted.get(key)
+        ]
         if there["fingerprint"] != identity["fingerprint"]:
             different.append("the training data differ")
         if different:

@@ -1,8 +1,8 @@
 """From corpora to a prepared folder: oracle programs, splits, statistics, and a fingerprint.
 
-    OUT/CORPUS/train.jsonl, OUT/CORPUS/heldout.jsonl    one row per edit
-    OUT/rejected.jsonl                                  what was refused, and why
-    OUT/manifest.json                                   settings, counts, statistics, fingerprints; written last
+OUT/CORPUS/train.jsonl, OUT/CORPUS/heldout.jsonl    one row per edit
+OUT/rejected.jsonl                                  what was refused, and why
+OUT/manifest.json                                   settings, counts, statistics, fingerprints; written last
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class OracleRow:
     meta: dict
 
 
-def build_oracles(config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it) -> dict[str, Any]:
+def build_oracles(
+    config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
+) -> dict[str, Any]:
     """Prepare every corpus of ``config`` under ``config.out`` and return the manifest.
 
     Every oracle is checked to resolve to its gold before it is written. Pairs that cannot be used are listed in
@@ -167,7 +169,9 @@ def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow
     for name in corpora:
         path = folder / name / f"{split}.jsonl"
         if not path.exists():
-            raise UserError(f"{folder} has no corpus {name!r}: prepare it with data_prep/build_oracles.py corpora=[{name}]")
+            raise UserError(
+                f"{folder} has no corpus {name!r}: prepare it with data_prep/build_oracles.py corpora=[{name}]"
+            )
         try:
             rows += [OracleRow(**row) for row in read_rows(path)]
         except (RowError, TypeError) as error:
@@ -226,11 +230,15 @@ def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
         data_dir = config.data_dir or os.environ.get("CAD_DATA_DIR")
         if config.data_dir and not Path(config.data_dir).is_dir():
             raise UserError(f"data_dir: there is no folder {config.data_dir}")
-        return load_humanevalpack(name.removeprefix("hevalfix-"), Path(data_dir) if data_dir else None, config.tests_in_prompt), []
+        return load_humanevalpack(
+            name.removeprefix("hevalfix-"), Path(data_dir) if data_dir else None, config.tests_in_prompt
+        ), []
     except (RowError, ValueError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        hint = "" if name in ("jsonl", "probeedit", "pyfix") else "; without the hub, point data_dir= at JSON Lines files"
+        hint = (
+            "" if name in ("jsonl", "probeedit", "pyfix") else "; without the hub, point data_dir= at JSON Lines files"
+        )
         raise UserError(f"{name}: cannot load ({type(error).__name__}: {str(error).splitlines()[0]}){hint}") from None
 
 
@@ -266,9 +274,13 @@ def _oracle_row(pair: EditPair, split: Split) -> OracleRow:
     program = build_oracle(pair.before, pair.after)
     text = render(program)
     if resolve(parse(text), pair.before) != pair.after:  # the losslessness every later figure rests on (section 4.3)
-        raise AssertionError(f"{pair.id}: the oracle does not resolve to its gold; this is a bug, please report the pair")
+        raise AssertionError(
+            f"{pair.id}: the oracle does not resolve to its gold; this is a bug, please report the pair"
+        )
     tags = _tags(pair, program)
-    return OracleRow(pair.id, pair.corpus, split, pair.group, pair.instruction, pair.before, pair.after, text, tags, pair.meta)
+    return OracleRow(
+        pair.id, pair.corpus, split, pair.group, pair.instruction, pair.before, pair.after, text, tags, pair.meta
+    )
 
 
 def _tags(pair: EditPair, program: Program) -> list[str]:

@@ -5,9 +5,10 @@
     python data_prep/build_oracles.py corpora=[jsonl] jsonl=[my_edits.jsonl] out=data/mine
     python data_prep/build_oracles.py corpora=[hevalfix-py] tokenizer=Qwen/Qwen2.5-Coder-1.5B-Instruct
 
-Corpora: hevalfix-{py,js,java,go,cpp,rust} (HumanEvalPack, from data_dir=, CAD_DATA_DIR or the hub), probeedit (generated
-prose edits), pyfix (bugs injected into this Python's standard library), jsonl (your own instruction/before/after rows).
-Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last, OUT/manifest.json.
+Corpora: hevalfix-{py,js,java,go,cpp,rust} (HumanEvalPack, from data_dir=, CAD_DATA_DIR or the hub), probeedit
+(generated prose edits), pyfix (bugs injected into this Python's standard library), jsonl (your own
+instruction/before/after rows). Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last,
+OUT/manifest.json.
 """
 
 from __future__ import annotations
@@ -40,15 +41,31 @@ def summarise(manifest: dict, out: str) -> str:
         stats = entry["statistics"]
         share = "-" if stats["copied_share"] is None else f"{stats['copied_share']:.1%}"
         refused = sum(entry["rejected"].values())
-        row = [name, entry["offered"], refused, entry["train"], entry["heldout"], stats["copy_ops"], stats["gen_ops"], share]
+        row = [
+            name,
+            entry["offered"],
+            refused,
+            entry["train"],
+            entry["heldout"],
+            stats["copy_ops"],
+            stats["gen_ops"],
+            share,
+        ]
         rows.append([str(cell) for cell in row + ([stats["T"], stats["T_copy"], stats["K"]] if tokens else [])])
     widths = [max(len(line[i]) for line in [columns, *rows]) for i in range(len(columns))]
-    text = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
-            for line in [columns, *rows]]
+    text = [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in [columns, *rows]
+    ]
     for name, entry in manifest["corpora"].items():
         for label, counts in (("refused", entry["rejected"]), ("tagged", entry["tags"])):
             if counts:
-                text.append(f"{name}: {label} " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())))
+                text.append(
+                    f"{name}: {label} " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+                )
     if any(entry["rejected"] for entry in manifest["corpora"].values()):
         text.append(f"every refused row is in {out}/rejected.jsonl")
     text.append(f"wrote {out}, fingerprint {manifest['fingerprint'][:16]}")

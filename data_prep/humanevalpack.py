@@ -16,8 +16,9 @@ _FIELDS = ("task_id", "entry_point", "prompt", "buggy_solution", "canonical_solu
 def load_humanevalpack(short: str, data_dir: Path | None, tests_in_prompt: bool = False) -> list[EditPair]:
     """Return the 164 fixes of one language (a key of ``LANGUAGES``).
 
-    Rows come from ``data_dir/humanevalpack/LANGUAGE.jsonl`` where that file exists, else from the hub. Problems have the
-    same number in every language and share a ``group``, so no problem trains in one language and is held out in another.
+    Rows come from ``data_dir/humanevalpack/LANGUAGE.jsonl`` where that file exists, else from the hub. Problems have
+    the same number in every language and share a ``group``, so no problem trains in one language and is held out in
+    another.
 
     Raises:
         RowError: a damaged file or a row without the fields of HumanEvalPack.
@@ -29,7 +30,9 @@ def load_humanevalpack(short: str, data_dir: Path | None, tests_in_prompt: bool 
     for number, row in enumerate(rows, start=1):
         missing = [name for name in _FIELDS if not isinstance(row.get(name), str)]
         if missing:
-            raise RowError(f"{local or HUB_FILE.format(language=language)}, row {number}: no text in {', '.join(missing)}")
+            raise RowError(
+                f"{local or HUB_FILE.format(language=language)}, row {number}: no text in {', '.join(missing)}"
+            )
         pairs.append(_pair(short, row, tests_in_prompt))
     return pairs
 

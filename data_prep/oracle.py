@@ -37,7 +37,9 @@ class LineMatcher(SequenceMatcher):
     def __init__(self, a: list[str], b: list[str]) -> None:
         super().__init__(None, a, b, autojunk=False)
         in_a = Counter(a)
-        self._many_pairs = sum(count * len(self.b2j.get(line, ())) for line, count in in_a.items()) > _PAIRS_FOR_AUTOMATON
+        self._many_pairs = (
+            sum(count * len(self.b2j.get(line, ())) for line, count in in_a.items()) > _PAIRS_FOR_AUTOMATON
+        )
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
         """Return difflib's longest match: of the longest runs, the earliest in ``a``, then the earliest in ``b``."""
@@ -54,8 +56,9 @@ class LineMatcher(SequenceMatcher):
 def _longest_common_run(a: list[str], b: list[str]) -> tuple[int, int, int]:
     """Return (length, end in a, end in b) of the longest common run; ties go to the earliest end in a, then in b.
 
-    A suffix automaton of ``b`` (Blumer et al. 1985): ``length[s]`` is the longest run state s stands for, ``first_end[s]``
-    where that run first ends in ``b``. Runs of equal length that end earliest also start earliest, as difflib wants.
+    A suffix automaton of ``b`` (Blumer et al. 1985): ``length[s]`` is the longest run state s stands for,
+    ``first_end[s]`` where that run first ends in ``b``. Runs of equal length that end earliest also start earliest, as
+    difflib wants.
     """
     moves: list[dict[str, int]] = [{}]
     link, length, first_end = [-1], [0], [0]

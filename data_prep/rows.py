@@ -20,12 +20,14 @@ def read_rows(path: Path) -> Iterator[dict]:
     """
     for number, row, problem in read_rows_tolerant(path):
         if problem:
-            raise RowError(f"{path}, row {number}: {problem}; the file may be cut off or damaged: fetch or build it again")
+            raise RowError(
+                f"{path}, row {number}: {problem}; the file may be cut off or damaged: fetch or build it again"
+            )
         yield row
 
 
 def read_rows_tolerant(path: Path) -> Iterator[tuple[int, dict | None, str]]:
-    """Yield ``(row number, object or None, problem)`` for every row that is not blank; problem is empty for good rows."""
+    """Yield ``(row number, object or None, problem)`` for every row that is not blank; a good row's problem is empty."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():

@@ -24,7 +24,9 @@ def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
         for number, row, problem in read_rows_tolerant(path):
             reason, detail = ("not_json", problem) if problem else _fault(row)
             if not reason:
-                digest = hashlib.sha256("\0".join(row[name] for name in FIELDS).encode("utf-8", "surrogatepass")).digest()
+                digest = hashlib.sha256(
+                    "\0".join(row[name] for name in FIELDS).encode("utf-8", "surrogatepass")
+                ).digest()
                 if digest in seen:
                     reason, detail = "duplicate", "the same instruction, before, and after stand in an earlier row"
                 seen.add(digest)

@@ -2,8 +2,8 @@
 
     forward(pending) -> one masked choice -> pending = [choice] + everything now forced
 
-Forced ids (literals, digits the range makes unique, and with ``splice="full"`` the copied text) ride on the next forward,
-so an edit costs one forward per real decision.
+Forced ids (literals, digits the range makes unique, and with ``splice="full"`` the copied text) ride on the next
+forward, so an edit costs one forward per real decision.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class EditRequest:
 class EditStats:
     """What one edit cost. Token counts are program ids; every id is exactly one of decoded, copied, and forced.
 
-    ``copied`` counts the tokens of copied text: with ``splice="none"`` they never enter the model, and are then not part
-    of the ids. Times are seconds of wall clock; ``prefill_s`` is the first forward, included in ``wall_s``.
+    ``copied`` counts the tokens of copied text: with ``splice="none"`` they never enter the model, and are then not
+    part of the ids. Times are seconds of wall clock; ``prefill_s`` is the first forward, included in ``wall_s``.
     """
 
     prompt_tokens: int = 0
@@ -56,8 +56,8 @@ class EditStats:
 class Edit:
     """The outcome of a request.
 
-    ``text`` is the edited document, or None where a limit ended the program early: then ``program`` holds the operations
-    that were finished (None if there were none), and ``stats.stop`` names the limit.
+    ``text`` is the edited document, or None where a limit ended the program early: then ``program`` holds the
+    operations that were finished (None if there were none), and ``stats.stop`` names the limit.
     """
 
     text: str | None
@@ -76,7 +76,8 @@ class SpliceDecoder:
 
     Args:
         model: any Hugging Face causal LM whose forward takes ``cache`` and ``logits_to_keep``.
-        splice: what the model sees after a copy tag: the copied text (``full``) or nothing (``none``). Must match training.
+        splice: what the model sees after a copy tag: the copied text (``full``) or nothing (``none``). Must match
+        training.
         style: the prompt style. Must match training.
         monotone: allow only copies that do not go back in the document.
         temperature: 0 is greedy; above 0 samples from the masked distribution. The noise of a choice depends only on

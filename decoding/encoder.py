@@ -112,7 +112,10 @@ class ProgramEncoder:
     def number(self, value: int) -> list[int]:
         """Return the ids of a line number: groups of ``digit_group`` digits from the left."""
         text, group = str(value), self.table.digit_group
-        return [self.table.digits[len(part)][int(part)] for part in (text[i : i + group] for i in range(0, len(text), group))]
+        return [
+            self.table.digits[len(part)][int(part)]
+            for part in (text[i : i + group] for i in range(0, len(text), group))
+        ]
 
     def span(self, lines: list[str], first: int, last: int) -> list[int]:
         """Return the ids of lines ``first`` to ``last`` (1-based, inclusive), encoded jointly, with a final newline."""
@@ -140,7 +143,7 @@ class ProgramEncoder:
             ids += piece
         return ids
 
-    @lru_cache(maxsize=8)  # noqa: B019 - one encoder lives as long as its run
+    @lru_cache(maxsize=8)  # noqa: B019 - an encoder lives as long as its run
     def _template_pieces(self, roles: tuple[str, ...]) -> list[list[int]]:
         """The ids of the chat template's text before, between and after the contents."""
         if self.tokenizer.chat_template is None:
@@ -163,7 +166,7 @@ class ProgramEncoder:
     # Tables
 
     def _digit_tokens(self) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """The longest group g such that every string of up to g digits is one token, and numbers group from the left."""
+        """The longest group g such that every string of up to g digits is a token and numbers group from the left."""
         encode = self.text.encode
         digits: list[tuple[int, ...]] = [()]
         for width in (1, 2, 3):

@@ -127,8 +127,8 @@ class ProgramFSM:
     def forced(self, state: State) -> tuple[list[int], State]:
         """Return the ids that must follow ``state``, up to the next real choice or the end of the program.
 
-        The end of sequence, which says nothing once the program has ended, is left to ``allowed``. Returns the ids and the
-        state after them.
+        The end of sequence, which says nothing once the program has ended, is left to ``allowed``. Returns the ids and
+        the state after them.
         """
         out: list[int] = []
         while not state.ended:
@@ -150,7 +150,7 @@ class ProgramFSM:
         return out, state
 
     def program(self, state: State, ids: list[int]) -> tuple[Program, int]:
-        """Return the finished operations of ``state``, whose program ids are ``ids``, and the count of bodies not in UTF-8.
+        """Return the finished operations of ``state``, whose program ids are ``ids``, and how many bodies are not UTF-8.
 
         A model may stop a body inside a character; such bytes become U+FFFD, and the caller can count them.
         """

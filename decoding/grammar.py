@@ -1,11 +1,11 @@
 """The edit program: two primitives over the lines of a document, its text form, and the parser (paper section 2.1).
 
-    <program>
-    <copy lines="1-3"/>
-    <gen>
-    new text
-    </gen>
-    </program>
+<program>
+<copy lines="1-3"/>
+<gen>
+new text
+</gen>
+</program>
 """
 
 from __future__ import annotations

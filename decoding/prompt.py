@@ -25,8 +25,8 @@ _GUTTER = re.compile(r"^[1-9][0-9]*\| ", re.ASCII)
 def render_prompt(instruction: str, document: str, style: PromptStyle = "numbered") -> list[dict[str, str]]:
     """Return the chat messages that ask for an edit program.
 
-    ``numbered`` shows each line as ``N| text`` and is exactly invertible (``strip_gutter``); ``plain`` shows the document
-    as it is. The instruction stands after the document, next to the program it governs.
+    ``numbered`` shows each line as ``N| text`` and is exactly invertible (``strip_gutter``); ``plain`` shows the
+    document as it is. The instruction stands after the document, next to the program it governs.
 
     Raises:
         ValueError: an unknown style.
@@ -53,3 +53,37 @@ def number_lines(document: str) -> str:
 def strip_gutter(numbered: str) -> str:
     """Return the document that ``number_lines`` made ``numbered`` from."""
     return "\n".join(_GUTTER.sub("", line, count=1) for line in split_lines(numbered))
+
+
+_EXAMPLE_DOCUMENT = "# Plan\nOwner: Ana\nDue: Monday\nStatus: open\n"
+_EXAMPLES = (
+    (
+        'Change "Monday" to "Friday".',
+        '<program>\n<copy lines="1-2"/>\n<gen>\nDue: Friday\n</gen>\n<copy lines="4-5"/>\n</program>',
+    ),
+    (
+        'Delete the line "Owner: Ana".',
+        '<program>\n<copy lines="1-1"/>\n<copy lines="3-5"/>\n</program>',
+    ),
+    (
+        'Insert the line "Room: 12" after the title.',
+        '<program>\n<copy lines="1-1"/>\n<gen>\nRoom: 12\n</gen>\n<copy lines="2-5"/>\n</program>',
+    ),
+)
+
+
+def render_few_shot_prompt(instruction: str, document: str, style: PromptStyle = "numbered") -> list[dict[str, str]]:
+    """Return messages that teach the grammar by worked examples, for models that never saw it (baseline R004)."""
+    shown = number_lines(_EXAMPLE_DOCUMENT) if style == "numbered" else _EXAMPLE_DOCUMENT
+    worked = "\n\n".join(f"Instruction: {asked}\n{program}" for asked, program in _EXAMPLES)
+    messages = render_prompt(instruction, document, style)
+    messages[0]["content"] += (
+        f" Lines that should stay are copied, never retyped. Reply with the program alone.\n\nExamples for this "
+        f"document:\n{shown}\n\n{worked}"
+    )
+    return messages
+
+
+def render_regeneration_prompt(instruction: str, document: str) -> list[dict[str, str]]:
+    """Return messages that ask for the whole edited document (baseline R003)."""
+    return chat("Edit the document. Reply with the whole edited document and nothing else.", document, instruction)

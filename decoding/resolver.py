@@ -1,4 +1,4 @@
-"""The resolver: a program and the document it refers to, into the edited document (paper section 2.2). Pure, no model."""
+"""The resolver: a program and its document to the edited document (paper section 2.2). Pure, no model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def resolve(program: Program, document: str, mode: Literal["strict", "clipped"] 
 def _check_range(op: Copy, n: int, number: int, mode: str) -> tuple[int, int]:
     if op.first > op.last:
         raise ResolveError("reversed_range", f"lines {op.first}-{op.last} run backwards", number)
-    if 1 <= op.first and op.last <= n:
+    if op.first >= 1 and op.last <= n:
         return op.first, op.last
     if mode == "strict":
         raise ResolveError("out_of_range", f"lines {op.first}-{op.last} of a document with lines 1-{n}", number)

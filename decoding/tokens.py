@@ -12,7 +12,7 @@ _BYTE_TOKEN = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 
 
 class TokenizerError(ValueError):
-    """A tokenizer or a text the toolkit cannot use: ``reason`` is unsupported_tokenizer, tokenizer_lossy or lone_surrogate."""
+    """A tokenizer or text that cannot be used; ``reason``: unsupported_tokenizer, tokenizer_lossy, lone_surrogate."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -22,9 +22,9 @@ class TokenizerError(ValueError):
 class TextTokenizer:
     """Encodes plain text exactly, for any fast byte-level or byte-fallback tokenizer.
 
-    Works on a private copy of the tokenizer without added tokens, Unicode normalisation, or prefix spaces. So a document
-    that spells ``<|im_end|>`` gives ordinary ids, and a decomposed accent comes back as it was (Qwen's own tokenizer
-    normalises to NFC).
+    Works on a private copy of the tokenizer without added tokens, Unicode normalisation, or prefix spaces. So a
+    document that spells ``<|im_end|>`` gives ordinary ids, and a decomposed accent comes back as it was (Qwen's own
+    tokenizer normalises to NFC).
 
     Attributes:
         token_bytes: for every id the bytes it stands for; None for control tokens and holes in the vocabulary.
@@ -36,7 +36,9 @@ class TextTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.name = str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
         if not getattr(tokenizer, "is_fast", False):
-            raise TokenizerError("unsupported_tokenizer", f"{self.name}: only fast (tokenizers-based) tokenizers are supported")
+            raise TokenizerError(
+                "unsupported_tokenizer", f"{self.name}: only fast (tokenizers-based) tokenizers are supported"
+            )
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
         # Runs of blanks that a few code tokenizers keep as added tokens are text, everything else added is control.
         blanks = [token for token in spec["added_tokens"] if not token["special"] and token["content"].isspace()]

@@ -1,4 +1,4 @@
-"""Full-parameter SFT of a span selector on HEvalFix-Py alone: the paper's smaller configuration (section 5, Appendix O).
+"""Full-parameter SFT of a span selector on HEvalFix-Py alone, the paper's smaller set (section 5, Appendix O).
 
 Qwen2.5-Coder-1.5B-Instruct on 131 oracle programs, 8 epochs; otherwise as recipes/sft_combined.py, whose text describes
 the features and the keys that drive them.

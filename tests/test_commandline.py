@@ -34,12 +34,12 @@ class Optim:
 @dataclass
 class Base:
     seed: int = 0  # seed of every generator
-    name: str = "run"  # noqa: E501
+    name: str = "run"
 
 
 @dataclass
 class Config(Base):
-    ckpt: list[str] = field(default_factory=list)  # checkpoints to score  # noqa: RUF009
+    ckpt: list[str] = field(default_factory=list)  # checkpoints to score
     # A comment on its own is about the code, not about a key.
     sizes: list[int] = field(default_factory=lambda: [1, 2], metadata={"help": "sizes of the sweep"})
     splice: Literal["full", "none"] = "full"

@@ -1,0 +1,242 @@
+"""Decoding and scoring a held-out split: checkpoints to case rows, case rows to a summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cad_train.run_folder import environment
+from data_prep.build import OracleRow, fingerprint, read_manifest, read_split
+from data_prep.rows import read_rows_tolerant, write_text
+from decoding.commandline import UserError
+from decoding.grammar import parse, render
+from decoding.progress import track
+from eval.checkpoints import Checkpoint, find_checkpoint, model_identity
+from eval.metrics import endpoints, exact_match, out_of_range, outcome, trimmed_match
+from eval.tables import report, summarise
+
+if TYPE_CHECKING:
+    from decoding.decoder import Edit
+    from eval.heldout import Config
+
+
+@dataclass(frozen=True)
+class System:
+    """One model under one strategy: what a table row aggregates, for one seed."""
+
+    label: str
+    checkpoint: str
+    model: str
+    strategy: str
+    seed: int | None
+
+
+def score_checkpoints(config: Config) -> str:
+    """Score every checkpoint and baseline of ``config``; return the report, which is also written to the out folder."""
+    checkpoints = [find_checkpoint(name) for name in config.ckpt]
+    style = _common(config.style, checkpoints, "style", "numbered")
+    splice = _common(config.splice, checkpoints, "splice", "none")
+    rows, source = _heldout_rows(config, checkpoints)
+    base = config.base or next((c.config.model for c in checkpoints if c.config), None)
+    if config.baseline and base is None:
+        raise UserError("baseline= needs the untrained model: name it with base=")
+    systems = [System(f"checkpoint, {config.strategy}", c.name, c.model, config.strategy, c.seed) for c in checkpoints]
+    systems += [System(f"untrained, {name}", base, base, name, None) for name in config.baseline]
+
+    out = Path(config.out or _default_out(checkpoints))
+    settings = {
+        "format": 1,
+        "rows": fingerprint(rows),
+        "style": style,
+        "splice": splice,
+        **{key: getattr(config, key) for key in ("temperature", "seed", "max_ops", "max_tokens", "dtype")},
+    }
+    done = _done_rows(out, settings)
+    cases: list[dict[str, Any]] = []
+    with (out / "cases.jsonl").open("a", encoding="utf-8") as file:
+        for system in systems:
+            identity = model_identity(system.model)
+            todo = [row for row in rows if (system.strategy, identity, row.id) not in done]
+            cases += [done[key] for row in rows if (key := (system.strategy, identity, row.id)) in done]
+            if todo:
+                decoder = _decoder(system, config, base, style, splice)
+                for number, row in track(list(enumerate(todo)), f"{system.label} {system.checkpoint}"):
+                    case = {"identity": identity} | asdict(system) | _case(decoder, row, number)
+                    file.write(json.dumps(case, ensure_ascii=False) + "\n")
+                    file.flush()
+                    cases.append(case)
+                del decoder
+    cases += [_identity_case(row) for row in rows]
+
+    summary = {
+        "command": shlex.join(["python", *sys.argv]),
+        "checkpoints": [
+            {"name": c.name, "seed": c.seed, "training_data": c.data["fingerprint"] if c.data else None}
+            for c in checkpoints
+        ],
+        "base": base,
+        "data": source,
+        "settings": settings,
+        "environment": environment(),
+        "systems": summarise(cases),
+    }
+    write_text(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    text = report(summary)
+    write_text(out / "report.md", text)
+    return f"{text}\nwrote {out}/report.md, summary.json, cases.jsonl"
+
+
+def score_edit(edit_text: str | None, program, parsed: bool, row: OracleRow) -> dict[str, Any]:
+    """Return the quality fields of one case."""
+    oracle = parse(row.program)
+    spans = endpoints(program, oracle)
+    return {
+        "exact": exact_match(edit_text, row.after),
+        "trimmed": trimmed_match(edit_text, row.after),
+        "program_exact": parsed and program is not None and render(program) == row.program,
+        "parsed": parsed,
+        "outcome": outcome(edit_text, row.after, spans, parsed),
+        **{f"copies_{key}": value for key, value in asdict(spans).items()},
+        "out_of_range": out_of_range(program, row.before),
+    }
+
+
+def _case(decoder, row: OracleRow, number: int) -> dict[str, Any]:
+    from decoding.decoder import EditRequest
+
+    edit: Edit = decoder.decode_one(EditRequest(row.instruction, row.before), number)
+    # Free text has no program, but an answer that ended is read as what it is: the document.
+    parsed = edit.complete and (edit.program is not None or edit.text is not None)
+    body_tokens = sum(len(decoder.encoder.text.encode(op.content)) for op in _gens(edit.program))
+    return {
+        **_about(row),
+        **score_edit(edit.text, edit.program, parsed, row),
+        **asdict(edit.stats),
+        "output_tokens": edit.stats.copied + body_tokens if edit.program else len(edit.ids),
+        "program": render(edit.program) if edit.program else None,
+        "output": edit.text,
+    }
+
+
+def _identity_case(row: OracleRow) -> dict[str, Any]:
+    system = System("identity (document unchanged)", "-", "-", "identity", None)
+    return {**asdict(system), **_about(row), **score_edit(row.before, None, True, row)}
+
+
+def _about(row: OracleRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "corpus": row.corpus,
+        "document_sha256": _sha(row.before),
+        "instruction_sha256": _sha(row.instruction),
+        "gold_sha256": _sha(row.after),
+    }
+
+
+def _gens(program):
+    from decoding.grammar import Gen
+
+    return [op for op in program.ops if isinstance(op, Gen)] if program else []
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _common(given, checkpoints: list[Checkpoint], key: str, default: str) -> str:
+    """The setting to decode with: as given, else what the runs were trained with, which must then be one."""
+    if given is not None:
+        return given
+    values = {getattr(c.config, key) for c in checkpoints if c.config}
+    if len(values) > 1:
+        raise UserError(f"the checkpoints were trained with different {key} ({', '.join(sorted(values))}): give {key}=")
+    return values.pop() if values else default
+
+
+def _heldout_rows(config: Config, checkpoints: list[Checkpoint]) -> tuple[list[OracleRow], dict[str, Any]]:
+    """The rows to score, and where they come from; data other than the runs' is an error unless asked for."""
+    trained = {c.data["fingerprint"]: c for c in checkpoints if c.data}
+    if config.data is None and not trained:
+        raise UserError("a model without a run has no held-out data of its own: give data=FOLDER")
+    folder = Path(config.data or next(iter(trained.values())).data["oracles"])
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise UserError(
+            f"{folder} holds no prepared oracles: build them with data_prep/build_oracles.py, or give data="
+        )
+    if config.data is None and set(trained) != {manifest["fingerprint"]}:
+        raise UserError(
+            f"the oracles in {folder} are not those that {' and '.join(c.name for c in trained.values())} trained on: "
+            "their held-out split may overlap the training set. Rebuild them, or give data= to score on others"
+        )
+    first = next((c for c in checkpoints if c.config), None)
+    corpora = config.corpus or (first.config.data.corpora if first else list(manifest["corpora"]))
+    rows = []
+    for name in corpora:
+        found = read_split(folder, [name], config.split)
+        rows += found[: config.limit]
+    if not rows:
+        raise UserError(f"the {config.split} split of {', '.join(corpora)} in {folder} is empty")
+    return rows, {
+        "folder": str(folder),
+        "fingerprint": manifest["fingerprint"],
+        "corpora": corpora,
+        "split": config.split,
+    }
+
+
+def _default_out(checkpoints: list[Checkpoint]) -> Path:
+    first = checkpoints[0]
+    if len(checkpoints) == 1 and first.run:
+        return first.run / "heldout"
+    return Path("results") / "+".join(Path(c.name).name for c in checkpoints)
+
+
+def _done_rows(out: Path, settings: dict[str, Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Rows of an earlier, interrupted call with the same settings, by (strategy, model, case); others are removed."""
+    out.mkdir(parents=True, exist_ok=True)
+    cases, record = out / "cases.jsonl", out / "settings.json"
+    if cases.exists() and record.exists() and json.loads(record.read_text(encoding="utf-8")) == settings:
+        rows = [row for _, row, problem in read_rows_tolerant(cases) if not problem]
+    else:
+        rows = []
+    # Rewritten, so that a last row that was cut off is not followed by another on its line.
+    write_text(cases, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_text(record, json.dumps(settings, indent=2) + "\n")
+    return {(row["strategy"], row["identity"], row["id"]): row for row in rows}
+
+
+def _decoder(system: System, config: Config, base: str | None, style: str, splice: str):
+    import torch
+
+    from decoding.baselines import FreeDecoder
+    from decoding.decoder import SpliceDecoder
+    from decoding.encoder import ProgramEncoder
+    from decoding.loading import load_model, load_tokenizer
+    from decoding.tokens import TokenizerError
+
+    dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+    model = load_model(system.model, dtype=dtype, device=config.device, base=base)
+    try:
+        encoder = ProgramEncoder(load_tokenizer(system.model))
+    except TokenizerError as error:
+        raise UserError(f"{system.model}: {error}") from None
+    if system.strategy in ("prompt", "full"):
+        return FreeDecoder(model, encoder, system.strategy, style=style, max_tokens=config.max_tokens)
+    return SpliceDecoder(
+        model,
+        encoder.tokenizer,
+        encoder=encoder,
+        splice=splice,
+        style=style,
+        monotone=system.strategy == "monotone",
+        temperature=config.temperature,
+        seed=config.seed,
+        max_ops=config.max_ops,
+        max_tokens=config.max_tokens,
+    )

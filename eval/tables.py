@@ -1,0 +1,180 @@
+"""From case rows to figures, and from figures to the Markdown tables a person reads."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from typing import Any
+
+from eval.metrics import OUTCOMES, rate
+
+_OUTCOME_NAMES = {
+    "exact_match": "EM",
+    "spans_right_text_wrong": "spans right, text wrong",
+    "start_right_end_off": "start right, end off",
+    "end_right_start_off": "end right, start off",
+    "both_off": "both ends off",
+    "parse_failure": "parse failure",
+}
+
+
+def summarise(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Aggregate case rows by system and corpus; checkpoints of one label pool, and are listed one by one too.
+
+    A label with several corpora also gets a row over all of them.
+    """
+    out = []
+    for label in dict.fromkeys(case["label"] for case in cases):
+        of_label = [case for case in cases if case["label"] == label]
+        corpora = list(dict.fromkeys(case["corpus"] for case in of_label))
+        for corpus in corpora + (["all"] if len(corpora) > 1 else []):
+            group = of_label if corpus == "all" else [case for case in of_label if case["corpus"] == corpus]
+            by_checkpoint = {
+                name: [c for c in group if c["checkpoint"] == name]
+                for name in dict.fromkeys(c["checkpoint"] for c in group)
+            }
+            entry = {"label": label, "corpus": corpus, **_figures(group)}
+            if len(by_checkpoint) > 1:
+                entry["checkpoints"] = {name: _figures(rows) for name, rows in by_checkpoint.items()}
+            out.append(entry)
+    return out
+
+
+def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    outcomes = Counter(row["outcome"] for row in rows)
+    oracle_copies = sum(row["copies_oracle"] for row in rows)
+    figures: dict[str, Any] = {
+        "n": len(rows),
+        "exact_match": rate(row["exact"] for row in rows).as_json(),
+        "trimmed_match": rate(row["trimmed"] for row in rows).as_json(),
+        "program_match": rate(row["program_exact"] for row in rows).as_json(),
+        "parsed": rate(row["parsed"] for row in rows).as_json(),
+        "start_accuracy": sum(row["copies_starts"] for row in rows) / oracle_copies if oracle_copies else None,
+        "end_accuracy": sum(row["copies_ends"] for row in rows) / oracle_copies if oracle_copies else None,
+        "oracle_copies": oracle_copies,
+        "out_of_range": sum(row["out_of_range"] for row in rows),
+        "outcomes": {name: outcomes[name] for name in OUTCOMES},
+    }
+    decoded = [row for row in rows if "forwards" in row]
+    if decoded:
+        output_tokens = sum(row["output_tokens"] for row in decoded)
+        figures |= {
+            "copied_share": sum(row["copied"] for row in decoded) / output_tokens if output_tokens else None,
+            "forwards": statistics.mean(row["forwards"] for row in decoded),
+            "decoded": statistics.mean(row["decoded"] for row in decoded),
+            "wall_s_median": statistics.median(row["wall_s"] for row in decoded),
+            "wall_s_mean": statistics.mean(row["wall_s"] for row in decoded),
+            "stops": dict(Counter(row["stop"] for row in decoded)),
+        }
+    return figures
+
+
+def report(summary: dict[str, Any]) -> str:
+    """Return the Markdown report of a summary."""
+    data = summary["data"]
+    seeds = [str(c["seed"]) for c in summary["checkpoints"] if c["seed"] is not None]
+    lines = [
+        "# Held-out report",
+        "",
+        f"- command: `{summary['command']}`",
+        f"- checkpoints: {', '.join(c['name'] for c in summary['checkpoints'])}"
+        + (f"; seeds {', '.join(seeds)}" if seeds else ""),
+        f"- untrained model: {summary['base'] or 'none named'}",
+        f"- data: {data['folder']}, {data['split']} split, fingerprint {data['fingerprint'][:16]}",
+        f"- decoding: style={summary['settings']['style']}, splice={summary['settings']['splice']}, "
+        f"temperature={summary['settings']['temperature']}",
+        "",
+        "Exact match (EM) is byte equality up to one final newline; brackets are Wilson 95 % intervals. Start and end
+        are " "over the oracles' copy operations.", "", markdown_table(_QUALITY, [_quality(entry) for entry in
+        summary["systems"]]), "", "What an edit costs (means; wall clock is the median):", "", markdown_table(_COST,
+        [_cost(entry) for entry in summary["systems"] if "forwards" in entry]), "", "Where attempts end (every attempt
+        is in one column; the classes of the paper's Table 7):", "", markdown_table(
+            ["system", "corpus", *_OUTCOME_NAMES.values(), "total"],
+            [[e["label"], e["corpus"], *e["outcomes"].values(), e["n"]] for e in summary["systems"] if "forwards" in e],
+        ),
+    ]
+    seeds_rows = [
+        [
+            entry["label"],
+            entry["corpus"],
+            name,
+            _rate(figures["exact_match"]),
+            _decimal(figures["start_accuracy"]),
+            _decimal(figures["end_accuracy"]),
+        ]
+        for entry in summary["systems"]
+        for name, figures in entry.get("checkpoints", {}).items()
+    ]
+    if seeds_rows:
+        lines += [
+            "",
+            "Checkpoint by checkpoint:",
+            "",
+            markdown_table(["system", "corpus", "checkpoint", "EM", "start", "end"], seeds_rows),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+_QUALITY = ["system", "corpus", "n", "EM", "trimmed EM", "program EM", "parsed", "start", "end", "out of range"]
+_COST = ["system", "corpus", "forwards", "decided tokens", "copied share", "wall (s)"]
+
+
+def _quality(entry: dict[str, Any]) -> list[str]:
+    identity = "forwards" not in entry
+    return [
+        entry["label"],
+        entry["corpus"],
+        str(entry["n"]),
+        _rate(entry["exact_match"]),
+        _rate(entry["trimmed_match"]),
+        "-" if identity else _count(entry["program_match"]),
+        "-" if identity else _count(entry["parsed"]),
+        "-" if identity else _spread(entry, "start_accuracy"),
+        "-" if identity else _spread(entry, "end_accuracy"),
+        "-" if identity else str(entry["out_of_range"]),
+    ]
+
+
+def _cost(entry: dict[str, Any]) -> list[str]:
+    share = "-" if entry["copied_share"] is None else f"{entry['copied_share']:.1%}"
+    return [
+        entry["label"],
+        entry["corpus"],
+        f"{entry['forwards']:.1f}",
+        f"{entry['decoded']:.1f}",
+        share,
+        f"{entry['wall_s_median']:.2f}",
+    ]
+
+
+def _spread(entry: dict[str, Any], key: str) -> str:
+    """The pooled accuracy, with the standard deviation over checkpoints where there are several."""
+    values = [figures[key] for figures in entry.get("checkpoints", {}).values() if figures[key] is not None]
+    text = _decimal(entry[key])
+    return f"{text} ± {statistics.stdev(values):.2f}" if len(values) > 1 else text
+
+
+def _decimal(value: float | None) -> str:
+    return "no data" if value is None else f"{value:.2f}"
+
+
+def _count(figure: dict[str, Any]) -> str:
+    return f"{figure['k']}/{figure['n']}"
+
+
+def _rate(figure: dict[str, Any]) -> str:
+    if figure["wilson95"] is None:
+        return "no data"
+    low, high = figure["wilson95"]
+    return f"{figure['k']}/{figure['n']} = {figure['rate']:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
+    """Return an aligned Markdown table."""
+    cells = [[str(cell) for cell in row] for row in [columns, *rows]]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(columns))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
