@@ -25,9 +25,7 @@ class TrainConfig:
     lora_r: int = 16  # rank
     lora_alpha: int = 32  # scale numerator
     lora_dropout: float = 0.0  # dropout before the adapters
-    dtype: Literal["float32", "bfloat16"] = (
-        "float32"  # of the stored weights; bfloat16 halves memory, loses small updates
-    )
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of stored weights; bfloat16 halves memory, loses small updates
     precision: Literal["auto", "bf16", "fp32"] = "auto"  # of the computation; auto: bf16 where the device is fast in it
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"  # attention kernel
     activation_checkpointing: bool = True  # recompute activations in the backward pass to save memory

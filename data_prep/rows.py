@@ -27,7 +27,7 @@ def read_rows(path: Path) -> Iterator[dict]:
 
 
 def read_rows_tolerant(path: Path) -> Iterator[tuple[int, dict | None, str]]:
-    """Yield ``(row number, object or None, problem)`` for every row that is not blank; a good row's problem is empty."""
+    """Yield ``(row number, object or None, problem)`` for every row not blank; a good row's problem is empty."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():

@@ -435,7 +435,7 @@ def _read_yaml(path: str, keys: dict[str, _Key]) -> dict[str, object]:
     """The values that a YAML file gives, by dotted key."""
     try:
         # newline="": a carriage return is YAML's to interpret.
-        with open(path, encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8", newline="") as file:
             text = file.read()
     except OSError as error:
         raise UserError(f"cannot read the configuration file '{path}': {error.strerror}") from error

@@ -150,7 +150,7 @@ class ProgramFSM:
         return out, state
 
     def program(self, state: State, ids: list[int]) -> tuple[Program, int]:
-        """Return the finished operations of ``state``, whose program ids are ``ids``, and how many bodies are not UTF-8.
+        """Return the finished operations of ``state``, whose ids are ``ids``, and how many bodies are not UTF-8.
 
         A model may stop a body inside a character; such bytes become U+FFFD, and the caller can count them.
         """

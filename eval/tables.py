@@ -84,11 +84,18 @@ def report(summary: dict[str, Any]) -> str:
         f"- decoding: style={summary['settings']['style']}, splice={summary['settings']['splice']}, "
         f"temperature={summary['settings']['temperature']}",
         "",
-        "Exact match (EM) is byte equality up to one final newline; brackets are Wilson 95 % intervals. Start and end
-        are " "over the oracles' copy operations.", "", markdown_table(_QUALITY, [_quality(entry) for entry in
-        summary["systems"]]), "", "What an edit costs (means; wall clock is the median):", "", markdown_table(_COST,
-        [_cost(entry) for entry in summary["systems"] if "forwards" in entry]), "", "Where attempts end (every attempt
-        is in one column; the classes of the paper's Table 7):", "", markdown_table(
+        "Exact match (EM) is byte equality up to one final newline; brackets are Wilson 95 % intervals. Start and end "
+        "are over the oracles' copy operations.",
+        "",
+        markdown_table(_QUALITY, [_quality(entry) for entry in summary["systems"]]),
+        "",
+        "What an edit costs (means; wall clock is the median):",
+        "",
+        markdown_table(_COST, [_cost(entry) for entry in summary["systems"] if "forwards" in entry]),
+        "",
+        "Where attempts end (every attempt is in one column; the classes of the paper's Table 7):",
+        "",
+        markdown_table(
             ["system", "corpus", *_OUTCOME_NAMES.values(), "total"],
             [[e["label"], e["corpus"], *e["outcomes"].values(), e["n"]] for e in summary["systems"] if "forwards" in e],
         ),

@@ -9,12 +9,13 @@ AdamW at 2e-5 with an effective batch of 8.
     for s in 0 1 2; do accelerate launch recipes/sft_combined.py seed=$s; done                     # the paper's seeds
 
 Features, and the keys that drive them (`--help` lists all, `--print-config` the resolved settings):
-    data                  data.corpora=[...]: built first where not yet there; data.data_dir, or CAD_DATA_DIR, for
-    offline what is trained       splice=none|full, style=numbered|plain; prompt and spliced text carry no loss base
-    model            model=HUB_NAME|FOLDER|FILE.gguf all weights or LoRA   adapter=full|lora|qlora memory
-    activation_checkpointing=true; dtype=bfloat16 stores weights and optimiser state in 16 bits precision
-    precision=auto|bf16|fp32; auto computes in bf16 where the device has it, CPUs included resume                on by
-    default: the same command goes on from the newest whole checkpoint of out=
+    data                  data.corpora=[...], built first where not yet there; data.data_dir or CAD_DATA_DIR for offline
+    what is trained       splice=none|full, style=numbered|plain; prompt and spliced text carry no loss
+    base model            model=HUB_NAME|FOLDER|FILE.gguf
+    all weights or LoRA   adapter=full|lora|qlora
+    memory                activation_checkpointing=true; dtype=bfloat16 stores weights and optimiser state in 16 bits
+    precision             precision=auto|bf16|fp32; auto computes in bf16 where the device is fast in it
+    resume                on by default: the same command goes on from the newest whole checkpoint of out=
 
 Memory: weights, gradients and AdamW state take 16 bytes a parameter in float32 (24 GB at 1.5B), 8 in bfloat16 (12 GB).
 Stops, with one line and exit code 2, on: over-long or untrainable examples (allow_drop=[overlong] leaves them out), a
