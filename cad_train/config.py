@@ -41,6 +41,7 @@ class TrainConfig:
     max_steps: int | None = None  # stop after so many optimiser steps instead
     batch_size: int = 8  # examples per optimiser step, over all processes
     micro_batch: int = 1  # examples per forward and process
+    group_by_length: bool = False  # fill micro-batches with examples of similar length: less padding, less random order
     seed: int = 0  # initialisation of adapters, dropout, order of examples
 
     # Run

@@ -176,6 +176,7 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         max_steps=config.max_steps or -1,
         per_device_train_batch_size=config.micro_batch,
         gradient_accumulation_steps=config.batch_size // per_step,
+        train_sampling_strategy="group_by_length" if config.group_by_length else "random",
         average_tokens_across_devices=True,
         seed=config.seed,
         data_seed=config.seed,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -96,35 +95,38 @@ def build_oracles(
         UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
     """
     out = Path(config.out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"out={config.out} is a file: name a folder")
+    text = None
+    if config.tokenizer:
+        from decoding.loading import load_text_tokenizer
+
+        text = load_text_tokenizer(config.tokenizer)
+    # Everything that can be refused is, before anything that is there is touched.
+    loaded = {name: _usable(*_load(name, config)) for name in config.corpora}
+    kept = {name: _limited(name, pairs, config) for name, (pairs, _) in loaded.items()}
+    held_out = _heldout_groups(kept, config)
+
     corpora, rejected = {}, []
     (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
-    for name in config.corpora:
-        pairs, bad_rows = _load(name, config)
-        offered = len(pairs) + len(bad_rows)
-        if config.limit is not None and len(pairs) > config.limit:
-            pairs = random.Random(f"limit:{config.seed}:{name}").sample(pairs, config.limit)
-        held_out = _heldout_groups(name, pairs, config)
-        rows, faults = [], []
-        for pair in progress(pairs, name):
-            reason = _fault(pair)
-            if reason:
-                faults.append({"file": pair.id, "row": None, "reason": reason, "detail": ""})
-                continue
-            rows.append(_oracle_row(pair, "heldout" if pair.group in held_out else "train"))
+    for name, (usable, faults) in loaded.items():
+        rows = [
+            _oracle_row(pair, "heldout" if pair.group in held_out[_family(name)] else "train")
+            for pair in progress(kept[name], name)
+        ]
         for split in ("train", "heldout"):
             write_rows(out / name / f"{split}.jsonl", (asdict(row) for row in rows if row.split == split))
-        rejected += [{"corpus": name, **fault} for fault in bad_rows + faults]
+        rejected += [{"corpus": name, **fault} for fault in faults]
         corpora[name] = {
-            "offered": offered,
-            "rejected": dict(Counter(fault["reason"] for fault in bad_rows + faults)),
+            "offered": len(usable) + len(faults),
+            "rejected": dict(Counter(fault["reason"] for fault in faults)),
+            "over_limit": len(usable) - len(rows),
             "train": sum(row.split == "train" for row in rows),
             "heldout": sum(row.split == "heldout" for row in rows),
             "tags": dict(Counter(tag for row in rows for tag in row.tags)),
-            "statistics": statistics(rows),
+            "statistics": statistics(rows) | (token_statistics(rows, text) if text else {}),
             "fingerprint": fingerprint(rows),
         }
-    if config.tokenizer:
-        _add_token_counts(corpora, out, config.tokenizer)
     write_rows(out / "rejected.jsonl", rejected)
     manifest = {
         "format": FORMAT_VERSION,
@@ -163,12 +165,13 @@ def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow
     """Return the rows of one split of some prepared corpora, in file order.
 
     Raises:
-        UserError: a corpus that is not in the folder, a damaged file.
+        UserError: a corpus that is not in the folder's manifest, a damaged or missing file.
     """
     rows = []
+    manifest = read_manifest(folder) or {"corpora": {}}
     for name in corpora:
         path = folder / name / f"{split}.jsonl"
-        if not path.exists():
+        if name not in manifest["corpora"] or not path.exists():
             raise UserError(
                 f"{folder} has no corpus {name!r}: prepare it with data_prep/build_oracles.py corpora=[{name}]"
             )
@@ -216,6 +219,7 @@ def token_statistics(rows: list[OracleRow], text) -> dict[str, Any]:
 
 
 def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
+    """Return the pairs of a corpus, and the rows that are none, with the reason."""
     try:
         if name == "jsonl":
             paths = [Path(path).expanduser() for path in config.jsonl]
@@ -227,36 +231,73 @@ def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
             return generate_probeedit(config.probeedit, config.seed), []
         if name == "pyfix":
             return generate_pyfix(config.pyfix, config.seed), []
-        data_dir = config.data_dir or os.environ.get("CAD_DATA_DIR")
-        if config.data_dir and not Path(config.data_dir).is_dir():
-            raise UserError(f"data_dir: there is no folder {config.data_dir}")
-        return load_humanevalpack(
-            name.removeprefix("hevalfix-"), Path(data_dir) if data_dir else None, config.tests_in_prompt
-        ), []
+        short = name.removeprefix("hevalfix-")
+        return load_humanevalpack(short, _data_dir(short, config), config.tests_in_prompt), []
     except (RowError, ValueError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        hint = (
-            "" if name in ("jsonl", "probeedit", "pyfix") else "; without the hub, point data_dir= at JSON Lines files"
-        )
+        hint = "; without the hub, point data_dir= at JSON Lines files" if name.startswith("hevalfix") else ""
         raise UserError(f"{name}: cannot load ({type(error).__name__}: {str(error).splitlines()[0]}){hint}") from None
 
 
-def _heldout_groups(name: str, pairs: list[EditPair], config: OracleConfig) -> set[str]:
-    """Choose whole groups by seed until the held-out share is reached.
+def _data_dir(short: str, config: OracleConfig) -> Path | None:
+    """The folder to read HumanEvalPack from, None for the hub. A folder that was named must have the file."""
+    named = config.data_dir or os.environ.get("CAD_DATA_DIR")
+    if not named:
+        return None
+    if not Path(named).is_dir():
+        raise UserError(f"{'data_dir' if config.data_dir else 'CAD_DATA_DIR'}: there is no folder {named}")
+    file = Path(named) / "humanevalpack" / f"{LANGUAGES[short]}.jsonl"
+    if config.data_dir and not file.is_file():
+        raise UserError(f"data_dir: there is no file {file}")
+    return Path(named)
 
-    HumanEvalPack languages share one choice, since their problems are the same.
-    """
-    sizes = Counter(pair.group for pair in pairs)
-    key = "humaneval" if name.startswith("hevalfix") else name
-    order = sorted(sizes)
-    random.Random(f"split:{config.seed}:{key}").shuffle(order)
-    wanted, chosen, count = round(config.heldout * len(pairs)), set(), 0
-    for group in order:
-        if count >= wanted:
-            break
-        chosen.add(group)
-        count += sizes[group]
+
+def _usable(pairs: list[EditPair], bad_rows: list[dict]) -> tuple[list[EditPair], list[dict]]:
+    """Split pairs into those an oracle can be built for and faults, after the faults that loading found."""
+    usable, faults = [], list(bad_rows)
+    for pair in pairs:
+        reason = _fault(pair)
+        if reason:
+            file, row = pair.meta.get("file", pair.id), pair.meta.get("row")
+            faults.append({"file": file, "row": row, "reason": reason, "detail": ""})
+        else:
+            usable.append(pair)
+    return usable, faults
+
+
+def _family(name: str) -> str:
+    """Corpora of one family share their groups: HumanEvalPack has the same problems in every language."""
+    return "humaneval" if name.startswith("hevalfix") else name
+
+
+def _score(purpose: str, name: str, group: str, seed: int) -> str:
+    """A group's place in a random order that does not depend on which other groups there are."""
+    return hashlib.sha256(f"{purpose}:{seed}:{_family(name)}:{group}".encode()).hexdigest()
+
+
+def _limited(name: str, pairs: list[EditPair], config: OracleConfig) -> list[EditPair]:
+    """At most ``limit`` pairs, in their own order; the same problems in every language."""
+    if config.limit is None or len(pairs) <= config.limit:
+        return pairs
+    order = sorted(range(len(pairs)), key=lambda i: (_score("limit", name, pairs[i].group, config.seed), i))
+    return [pairs[i] for i in sorted(order[: config.limit])]
+
+
+def _heldout_groups(kept: dict[str, list[EditPair]], config: OracleConfig) -> dict[str, set[str]]:
+    """Return, by family, whole groups that together reach the held-out share of the family's pairs."""
+    sizes: dict[str, Counter] = {}
+    for name, pairs in kept.items():
+        sizes.setdefault(_family(name), Counter()).update(pair.group for pair in pairs)
+    chosen: dict[str, set[str]] = {}
+    for family, counts in sizes.items():
+        wanted, count, groups = round(config.heldout * counts.total()), 0, set()
+        for group in sorted(counts, key=lambda group: _score("split", family, group, config.seed)):
+            if count >= wanted:
+                break
+            groups.add(group)
+            count += counts[group]
+        chosen[family] = groups
     return chosen
 
 
@@ -264,7 +305,7 @@ def _fault(pair: EditPair) -> str:
     if pair.before == pair.after:
         return "no_op"
     try:
-        "".join((pair.instruction, pair.before, pair.after)).encode()
+        "".join((pair.instruction, pair.before, pair.after, pair.group)).encode()
     except UnicodeEncodeError:
         return "lone_surrogate"
     return ""
@@ -288,22 +329,13 @@ def _tags(pair: EditPair, program: Program) -> list[str]:
     tags = []
     if not any(isinstance(op, Copy) for op in program.ops):
         tags.append("zero_copy")
-    if _edge_newlines(pair.before) != _edge_newlines(pair.after):
+    if pair.before and pair.after and _edge_newlines(pair.before) != _edge_newlines(pair.after):
         tags.append("edge_newline_artifact")
     return tags
 
 
 def _edge_newlines(text: str) -> tuple[int, int]:
     return len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
-
-
-def _add_token_counts(corpora: dict[str, Any], out: Path, name: str) -> None:
-    from decoding.loading import load_text_tokenizer
-
-    text = load_text_tokenizer(name)
-    for corpus, entry in corpora.items():
-        rows = read_split(out, [corpus], "train") + read_split(out, [corpus], "heldout")
-        entry["statistics"] |= token_statistics(rows, text)
 
 
 def _digest(value: Any) -> str:

@@ -13,11 +13,11 @@ OUT/manifest.json.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from data_prep.build import OracleConfig, build_oracles
 from decoding.commandline import run
+from decoding.progress import track
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Config(OracleConfig):
 
 def main(config: Config) -> None:
     """Build, then say what was built."""
-    print(summarise(build_oracles(config, progress=_progress), config.out))
+    print(summarise(build_oracles(config, progress=track), config.out))
 
 
 def summarise(manifest: dict, out: str) -> str:
@@ -61,6 +61,8 @@ def summarise(manifest: dict, out: str) -> str:
         for line in [columns, *rows]
     ]
     for name, entry in manifest["corpora"].items():
+        if entry["over_limit"]:
+            text.append(f"{name}: {entry['over_limit']} left out by limit")
         for label, counts in (("refused", entry["rejected"]), ("tagged", entry["tags"])):
             if counts:
                 text.append(
@@ -70,12 +72,6 @@ def summarise(manifest: dict, out: str) -> str:
         text.append(f"every refused row is in {out}/rejected.jsonl")
     text.append(f"wrote {out}, fingerprint {manifest['fingerprint'][:16]}")
     return "\n".join(text)
-
-
-def _progress(pairs: Iterable, corpus: str) -> Iterable:
-    from rich.progress import track
-
-    return track(pairs, description=corpus)
 
 
 if __name__ == "__main__":

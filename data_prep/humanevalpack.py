@@ -34,6 +34,8 @@ def load_humanevalpack(short: str, data_dir: Path | None, tests_in_prompt: bool 
                 f"{local or HUB_FILE.format(language=language)}, row {number}: no text in {', '.join(missing)}"
             )
         pairs.append(_pair(short, row, tests_in_prompt))
+    if not pairs:
+        raise RowError(f"{local or HUB_FILE.format(language=language)} has no rows; fetch it again")
     return pairs
 
 

@@ -96,7 +96,7 @@ Survival was analysed with a {model:mixed-effects model} and checked by resampli
 Seed was collected between {n:900} and {n:2100} m above sea level.
 + Plots were weeded by hand once per {unit:week} and never fertilised.
 + Two observers scored each plant without knowing the treatment.
-+ Leaves were dried at {n:70} °C before weighing.
+Leaves were dried at {n:70} °C before weighing.
 + Missing values ({n:3} %) were left out of the analysis.
 
 ## Results
@@ -136,7 +136,7 @@ Attendees: {person:Dana}, {person:Tomás}, {person:Priya}, {person:Jonas}, {pers
 - The {feature:login page} was down for {n:18} minutes on {weekday:Tuesday}, at lunch time.
 - {team:Search} took over the on-call phone from us for the rest of the month.
 - The new {feature:help centre} answers {n:70} % of the questions without a ticket.
-+ - {person:Helena} finished the survey of {n:40} users and shared the results.
+- {person:Helena} finished the survey of {n:40} users and shared the results.
 + - The {vendor:Halcyon} contract was renewed for {n:2} years with the same terms.
 + - Nobody had time to clean up the {feature:audit log}.
 + - {person:Marcus} gave a talk in {city:Turin}.
@@ -219,7 +219,7 @@ Keys are tied to one {field:region} and cannot be moved to another.
 The key decides which {item:account} is charged for a call.
 + Rotate keys at least once per {unit:week}.
 + Tokens for {item:device}s last {n:30} minutes.
-+ Never send the key as a query parameter, because addresses are logged.
+Never send the key as a query parameter, because addresses are logged.
 
 ## Rate limits
 Each key may send {n:600} calls per {unit:minute}.
@@ -332,7 +332,7 @@ The {team:Support} team counts {n:85} complaints a month about late routes.
 + Three earlier attempts to tune the batch run failed for lack of test data.
 + The {city:Gothenburg} site runs its own copy with local changes.
 + {vendor:Halcyon} ends support for the old version in {year:2027}.
-A survey of {n:120} drivers put waiting first among {n:14} complaints.
++ A survey of {n:120} drivers put waiting first among {n:14} complaints.
 + Traffic has grown by {n:7} % a month since {date:5 March}.
 
 ## Goals
@@ -396,7 +396,7 @@ A job that fails {n:4} times goes to an operator, who assigns it by hand.
 If {store:Redis} is lost, open jobs are rebuilt from {queue:Kafka} in {n:90} seconds.
 If {queue:Kafka} is lost, the {part:gateway} buffers jobs on disk for {n:6} hours.
 If the {part:rule engine} is slow, the last known scores are used for up to {n:30} seconds.
-Duplicate assignments are caught by the key of the assignment table and logged.
++ Duplicate assignments are caught by the key of the assignment table and logged.
 + If the {part:notifier} fails, drivers poll once per {unit:minute}.
 + A full disk stops the {part:archiver} and nothing else.
 + The standby site in {city:Tampere} takes over after {n:3} minutes.
@@ -416,7 +416,7 @@ We expect {n:1400} jobs a second at the {season:winter} peak.
 One replica handled {n:900} jobs a second in the load test.
 Memory grows by {n:2} kB per open job, so {n:16} GB are enough.
 The {queue:Kafka} topic needs {n:24} partitions to keep {n:12} readers busy.
-Doubling the number of drivers adds {n:6} replicas and no new hardware.
++ Doubling the number of drivers adds {n:6} replicas and no new hardware.
 + Network traffic stays below {n:80} Mbit per second.
 + The load test ran for {n:72} hours on {vendor:Oakfield} machines.
 + {store:PostgreSQL} used {share:a quarter} of its write budget.

@@ -36,7 +36,7 @@ def read_rows_tolerant(path: Path) -> Iterator[tuple[int, dict | None, str]]:
                 row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError:
                 yield number, None, "not UTF-8"
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
                 detail = f" ({error.msg} at column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
                 yield number, None, "not JSON" + detail
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from data_prep.pairs import EditPair
@@ -21,27 +22,27 @@ def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
     rejected: list[dict] = []
     seen: set[bytes] = set()
     for path in paths:
+        shown = str(path).encode("utf-8", "backslashreplace").decode()  # a file name need not be Unicode
         for number, row, problem in read_rows_tolerant(path):
             reason, detail = ("not_json", problem) if problem else _fault(row)
             if not reason:
-                digest = hashlib.sha256(
-                    "\0".join(row[name] for name in FIELDS).encode("utf-8", "surrogatepass")
-                ).digest()
+                digest = hashlib.sha256(json.dumps([row[name] for name in FIELDS]).encode()).digest()
                 if digest in seen:
                     reason, detail = "duplicate", "the same instruction, before, and after stand in an earlier row"
                 seen.add(digest)
             if reason:
-                rejected.append({"file": str(path), "row": number, "reason": reason, "detail": detail})
+                rejected.append({"file": shown, "row": number, "reason": reason, "detail": detail})
                 continue
             document = hashlib.sha256(row["before"].encode("utf-8", "surrogatepass")).hexdigest()[:16]
             group = row["group"] if isinstance(row.get("group"), str) else document
             pair = EditPair(
-                id=f"jsonl/{path.name}:{number}",
+                id=f"jsonl/{shown}:{number}",
                 corpus="jsonl",
                 instruction=row["instruction"],
                 before=row["before"],
                 after=row["after"],
                 group=group,
+                meta={"file": shown, "row": number},
             )
             pairs.append(pair)
     return pairs, rejected

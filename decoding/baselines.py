@@ -83,7 +83,7 @@ class FreeDecoder:
             return (output if ended else None), None
         try:
             program = parse(output)
-            return resolve(program, document), program
+            return (resolve(program, document) if ended else None), program
         except GrammarError:
             return None, None
         except ResolveError:

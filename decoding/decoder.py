@@ -100,6 +100,8 @@ class SpliceDecoder:
         max_tokens: int | None = None,
         encoder: ProgramEncoder | None = None,
     ) -> None:
+        if max_ops < 1:
+            raise ValueError(f"max_ops={max_ops}: a program needs at least one operation")
         self.model = model.eval()
         self.encoder = encoder or ProgramEncoder(tokenizer)
         self.splice, self.style, self.monotone = splice, style, monotone
@@ -125,31 +127,21 @@ class SpliceDecoder:
         limit, limit_reason = self._budget(request, len(prompt_ids))
         cache = DynamicCache(config=self.model.config)
 
-        ids, state = fsm.forced(fsm.start)
+        ids, state = _within(limit, fsm, fsm.start, *fsm.forced(fsm.start))
         pending = prompt_ids + ids
-        if len(ids) > limit:  # not even the opening tag fits
-            ids, state = [], fsm.start
-            stats.stop = limit_reason
-        while stats.stop == "end":
+        while not state.ended:
+            if len(ids) == limit:
+                stats.stop = limit_reason
+                break
             logits = self._forward(pending, cache)
             stats.forwards += 1
             if stats.forwards == 1:
                 stats.prefill_s = time.perf_counter() - started
             token = self.choose(logits, fsm, state, number)
             stats.decoded += 1
-            before, state = state, fsm.advance(state, token)
-            forced, state = fsm.forced(state)
-            pending = [token, *forced]
-            if len(ids) + len(pending) > limit:
-                pending = pending[: limit - len(ids)]
-                state = before
-                for index in pending:
-                    state = fsm.advance(state, index)
-                stats.decoded -= not pending
-                stats.stop = limit_reason
+            forced, after = fsm.forced(fsm.advance(state, token))
+            pending, state = _within(limit - len(ids), fsm, state, [token, *forced], after)
             ids += pending
-            if state.ended:
-                break
         return self._finish(fsm, state, ids, stats, started, request.document)
 
     # The pieces that the reference loop shares
@@ -205,6 +197,15 @@ class SpliceDecoder:
 
     def _copied_tokens(self, fsm: ProgramFSM, program: Program) -> int:
         return sum(len(self.encoder.span(fsm.lines, op.first, op.last)) for op in program.ops if isinstance(op, Copy))
+
+
+def _within(room: int, fsm: ProgramFSM, before: State, run: list[int], after: State) -> tuple[list[int], State]:
+    """Cut ``run``, which leads from ``before`` to ``after``, to ``room`` ids; return it and the state it leads to."""
+    if len(run) <= room:
+        return run, after
+    for index in run[:room]:
+        before = fsm.advance(before, index)
+    return run[:room], before
 
 
 def reference_decode(decoder: SpliceDecoder, request: EditRequest, number: int = 0) -> Edit:

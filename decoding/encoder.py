@@ -192,7 +192,7 @@ class ProgramEncoder:
                 continue
             # Only a piece with "<" inside, or one that continues a match, can complete the end; few do.
             for matched in range(len(GEN_END)):
-                if matched and piece[0] != GEN_END[matched]:
+                if matched and piece[0] != GEN_END[matched] and GEN_END not in piece:
                     continue
                 at = (GEN_END[:matched] + piece).find(GEN_END)
                 if at >= 0 and at + len(GEN_END) < matched + len(piece):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer; a UserError says what is wrong with ``name``."""
     from transformers import AutoTokenizer
 
+    quiet_progress()
     source = local_name(name)
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -70,25 +72,41 @@ def load_model(
         UserError: what cannot be found or read, by name.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    quiet_progress()
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype is None:
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    adapter = Path(name) / "adapter_config.json"
+    adapter = Path(name).expanduser() / "adapter_config.json"
     source = name
     if adapter.is_file():
-        source = base or json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        try:
+            source = base or json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(_cannot_load("adapter", name, error)) from None
     folder = local_name(source)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         hint = "; name its base model with base=" if adapter.is_file() else ""
         raise UserError(_cannot_load("model", source, error) + hint) from None
     if adapter.is_file():
-        model = _with_adapter(model, name)
+        try:
+            model = _with_adapter(model, str(adapter.parent))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            raise UserError(_cannot_load("adapter", name, error)) from None
     return model.to(device).eval()
+
+
+def quiet_progress() -> None:
+    """Keep transformers' bars, which redraw themselves hundreds of times, out of logs and pipes."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
 
 
 def _with_adapter(model: PreTrainedModel, folder: str):
@@ -107,8 +125,8 @@ def _cannot_load(what: str, name: str, error: Exception) -> str:
 
 def _plain_folder(gguf: Path) -> Path:
     """Convert a GGUF file to a Hugging Face folder, once; concurrent converters end with one whole folder."""
-    with gguf.open("rb") as file:
-        content = hashlib.sha256(file.read(1 << 20) + str(gguf.stat().st_size).encode()).hexdigest()[:16]
+    with gguf.open("rb") as file:  # the whole file: other weights may have the same metadata and size
+        content = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     cache = Path(os.environ.get("CAD_CACHE_DIR", "~/.cache/cad-train")).expanduser() / "gguf"
     folder = cache / f"{gguf.stem}-{content}"
     if folder.is_dir():

@@ -10,13 +10,10 @@ from decoding.grammar import split_lines
 PromptStyle = Literal["numbered", "plain"]
 
 _TASK = {
-    "numbered": (
-        'Edit the document. Reply with a program: <copy lines="i-j"/> copies lines i to j of the document, '
-        "<gen> adds new lines."
-    ),
+    "numbered": 'Edit the document. Reply with a program: <copy lines="i-j"/> keeps lines i to j, <gen> adds lines.',
     "plain": (
-        'Edit the document. Reply with a program: <copy lines="i-j"/> copies lines i to j of the document, counted '
-        "from 1, <gen> adds new lines."
+        'Edit the document. Reply with a program: <copy lines="i-j"/> keeps lines i to j, counted from 1, <gen> adds '
+        "lines."
     ),
 }
 _GUTTER = re.compile(r"^[1-9][0-9]*\| ", re.ASCII)

@@ -48,7 +48,14 @@ class TextTokenizer:
         _forbid_prefix_space(spec["pre_tokenizer"])
         self._tokenizer = Tokenizer.from_str(json.dumps(spec))
         fallback = bool(spec["model"].get("byte_fallback"))
-        controls = {token.content for token in tokenizer.added_tokens_decoder.values()} - {t["content"] for t in blanks}
+        # Gemma adds runs of its blank sign that its merges make as well: text, by the merges.
+        controls = {
+            token.content
+            for token in tokenizer.added_tokens_decoder.values()
+            if token.special or not token.content.replace("\u2581", " ").isspace()
+        }
+        # The copy numbers added tokens anew when it lacks those before them.
+        self._ids = {self._tokenizer.token_to_id(token["content"]): token["id"] for token in blanks}
         self.token_bytes: list[bytes | None] = [None] * (max(tokenizer.get_vocab().values()) + 1)
         for token, index in self._tokenizer.get_vocab(with_added_tokens=False).items():
             if token not in controls:
@@ -69,14 +76,15 @@ class TextTokenizer:
         except UnicodeEncodeError as error:
             message = f"character {error.start} ({text[error.start]!r}) is half of a surrogate pair, not text"
             raise TokenizerError("lone_surrogate", message) from None
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = [self._ids.get(index, index) for index in self._tokenizer.encode(text, add_special_tokens=False).ids]
         if self.decode(ids) != raw:
             raise TokenizerError("tokenizer_lossy", f"{self.name} cannot give back the text {text[:60]!r}")
         return ids
 
     def decode(self, ids: list[int]) -> bytes:
         """Return the bytes of ``ids``; control tokens have none."""
-        return b"".join(self.token_bytes[index] or b"" for index in ids)
+        pieces = self.token_bytes
+        return b"".join(pieces[index] or b"" for index in ids if index < len(pieces))
 
 
 def _kinds(part: dict | None) -> set[str]:

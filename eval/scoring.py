@@ -21,7 +21,6 @@ from eval.metrics import endpoints, exact_match, out_of_range, outcome, trimmed_
 from eval.tables import report, summarise
 
 if TYPE_CHECKING:
-    from decoding.decoder import Edit
     from eval.heldout import Config
 
 
@@ -107,9 +106,13 @@ def score_edit(edit_text: str | None, program, parsed: bool, row: OracleRow) -> 
 
 
 def _case(decoder, row: OracleRow, number: int) -> dict[str, Any]:
-    from decoding.decoder import EditRequest
+    from decoding.decoder import Edit, EditRequest, EditStats
+    from decoding.tokens import TokenizerError
 
-    edit: Edit = decoder.decode_one(EditRequest(row.instruction, row.before), number)
+    try:
+        edit = decoder.decode_one(EditRequest(row.instruction, row.before), number)
+    except TokenizerError as error:  # a document this tokenizer cannot express is a failed case, not a failed run
+        edit = Edit(None, None, [], EditStats(stop=error.reason))
     # Free text has no program, but an answer that ended is read as what it is: the document.
     parsed = edit.complete and (edit.program is not None or edit.text is not None)
     body_tokens = sum(len(decoder.encoder.text.encode(op.content)) for op in _gens(edit.program))

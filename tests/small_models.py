@@ -67,8 +67,9 @@ SUPPORTED: tuple[TokenizerKind, ...] = ("byte_level", "split_slash", "three_digi
 def tokenizer_of(kind: TokenizerKind) -> PreTrainedTokenizerFast:
     """Return a tokenizer that the toolkit supports.
 
-    ``split_slash`` never joins ``</``, ``three_digits`` groups numbers from the left as Llama 3 does, ``nfc`` normalises
-    as Qwen does, ``metaspace`` is built as Llama 2's (byte fallback, no system role), ``no_template`` has no chat template.
+    ``split_slash`` never joins ``</``; ``three_digits`` groups numbers from the left as Llama 3 does; ``nfc`` applies
+    NFC as Qwen does; ``metaspace`` is built as Llama 2's (byte fallback, no system role) and has tokens that run over
+    the end of a gen body; ``no_template`` has no chat template.
     """
     if kind == "metaspace":
         return _metaspace_tokenizer()
@@ -151,7 +152,9 @@ def lossy_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", "[SEP]"], show_progress=False)
     tokenizer.train_from_iterator(_TEXT, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="[SEP]", name_or_path="lossy")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="[SEP]", name_or_path="lossy"
+    )
 
 
 @cache
@@ -207,14 +210,18 @@ def tiny_model(
     seed: int,
     *,
     favoured: tuple[int, ...] = (),
+    successors: tuple[tuple[int, int], ...] = (),
     bias: float = 6.0,
     positions: int = 4096,
 ) -> torch.nn.Module:
     """Return a random two-layer causal LM in fp32, for evaluation, whose choices are seldom near-ties.
 
-    The logits have a spread of about 3; those of the ids ``favoured`` are ``bias`` higher in every context.
+    The logits have a spread of about 3; those of the ids ``favoured`` are about ``bias`` higher in every context, and
+    that of b after a about twice ``bias`` for every pair (a, b) of ``successors``.
     """
-    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[kind]
+    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[
+        kind
+    ]
     config = config_class(
         vocab_size=vocabulary,
         hidden_size=32,
@@ -234,11 +241,17 @@ def tiny_model(
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if weight.dim() == 2:
-                    torch.nn.init.normal_(weight, std=1.0 if "embed" in name else 0.3)
+                    torch.nn.init.normal_(weight, std=1.0 if "embed" in name else 0.2)
             head = model.lm_head.weight
             torch.nn.init.normal_(head, std=3 / 32**0.5)
-            # One channel is nearly constant in every embedding; the head reads it as a bias.
-            model.model.embed_tokens.weight[:, -1] = 4.0
-            head[:, -1] = 0.0
-            head[list(favoured), -1] = bias / 4
+            # One channel is nearly constant in every embedding, and one marks each predecessor; the head reads them.
+            embedding = model.model.embed_tokens.weight
+            channels = range(-1, -2 - len(successors), -1)
+            embedding[:, channels] = 0.0
+            head[:, channels] = 0.0
+            embedding[:, -1] = 4.0
+            head[list(favoured), -1] = bias / 2
+            for channel, (before, after) in zip(channels[1:], successors, strict=True):
+                embedding[before, channel] = 8.0
+                head[after, channel] = bias / 2
     return model.float().eval()

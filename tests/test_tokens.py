@@ -53,12 +53,8 @@ TRICKY = (
     "123456789",
     "a != b , c",
 )
+KINDS = [*SUPPORTED, "qwen"]
 texts = st.lists(st.sampled_from(TRICKY) | st.text(max_size=6), max_size=8).map("".join)
-
-
-def qwen_kinds():
-    """Every supported tokenizer, Qwen's own among them."""
-    return [*SUPPORTED, "qwen"]
 
 
 def get_encoder(kind):
@@ -79,7 +75,7 @@ def with_added(kind, tokens, **options):
 # Bytes in, the same bytes out
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_text_comes_back_byte_for_byte_without_control_tokens(kind):
     encoder = get_encoder(kind)
     control = control_ids(encoder)
@@ -98,7 +94,7 @@ def test_every_text_comes_back_byte_for_byte_without_control_tokens(kind):
     check()
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["", *TRICKY])
 def test_hard_texts_come_back(kind, text):
     encoder = get_encoder(kind)
@@ -107,7 +103,7 @@ def test_hard_texts_come_back(kind, text):
     assert not control_ids(encoder) & set(ids)
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "text",
     [
@@ -127,7 +123,7 @@ def test_reported_faults_of_other_tools_do_not_occur(kind, text):
     assert encoder.text.decode(ids).decode() == text
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_ids_decoded_in_parts_give_each_byte_once(kind):
     text = get_encoder(kind).text
     ids = text.encode("A \u4e16a\u754c\U000130c0b \u0f04\u0f05 \U0001faea ok")
@@ -147,12 +143,11 @@ def test_the_tokenizers_own_call_would_make_control_tokens():
     assert own[-1] == tokenizer_of("byte_level").eos_token_id
 
 
-def test_a_text_keeps_the_tokenizers_own_ids_where_no_control_token_is_spelled():
+@pytest.mark.parametrize("kind", ["byte_level", "split_slash", "three_digits", "nfc", "qwen"])
+def test_a_text_keeps_the_tokenizers_own_ids_where_no_control_token_is_spelled(kind):
     text = "def add(first, second):\n    return first + second\n\n\nfoo()</b>\r\n"
-    for kind in ("byte_level", "split_slash", "three_digits", "nfc"):
-        own = tokenizer_of(kind)(text, add_special_tokens=False)["input_ids"]
-        assert encoder_of(kind).text.encode(text) == own
-    assert qwen_encoder().text.encode(text) == qwen_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    own = get_encoder(kind).tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert get_encoder(kind).text.encode(text) == own
 
 
 def test_a_metaspace_text_starts_without_an_extra_blank():
@@ -161,10 +156,10 @@ def test_a_metaspace_text_starts_without_an_extra_blank():
         assert text.decode(text.encode(start)) == start.encode()
 
 
-def test_control_tokens_decode_to_nothing():
-    for kind in qwen_kinds():
-        encoder = get_encoder(kind)
-        assert encoder.text.decode(sorted(control_ids(encoder))) == b""
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_tokens_decode_to_nothing(kind):
+    encoder = get_encoder(kind)
+    assert encoder.text.decode(sorted(control_ids(encoder))) == b""
 
 
 def test_runs_of_blanks_kept_as_added_tokens_are_text():
@@ -223,7 +218,7 @@ def test_an_added_prefix_blank_is_switched_off():
 # Refusals
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("text", "where"), [("a\ud800b", 1), ("\udfff", 0), ("\ude00\ud83d", 0)])
 def test_half_a_surrogate_pair_is_refused_by_name(kind, text, where):
     with pytest.raises(TokenizerError, match="surrogate pair") as caught:
@@ -294,7 +289,7 @@ def test_the_tokenizers_differ_in_what_the_table_must_resolve():
     }
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_numbers_have_one_encoding_and_it_is_the_tokenizers_own(kind):
     encoder = get_encoder(kind)
     seen = set()
@@ -326,7 +321,7 @@ def row(before, after, instruction="Change it."):
     return OracleRow("x", "jsonl", "train", "x", instruction, before, after, program, [], {})
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("style", ["numbered", "plain"])
 @pytest.mark.parametrize("splice", ["full", "none"])
 def test_the_prompt_is_a_prefix_of_the_training_ids(kind, style, splice):
@@ -343,7 +338,7 @@ def test_the_prompt_is_a_prefix_of_the_training_ids(kind, style, splice):
     assert not control_ids(encoder) & set(rest[:-1])
 
 
-@pytest.mark.parametrize("kind", qwen_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_document_that_spells_control_tokens_adds_none_to_the_prompt(kind):
     encoder = get_encoder(kind)
     control = control_ids(encoder)
@@ -362,15 +357,15 @@ def test_a_document_that_spells_control_tokens_adds_none_to_the_prompt(kind):
     check()
 
 
-def test_a_chat_prompt_is_what_the_chat_template_gives():
-    for kind in ("byte_level", "split_slash", "three_digits", "qwen"):
-        tokenizer = get_encoder(kind).tokenizer
-        messages = render_prompt("Rename it.", "one\ntwo\n")
-        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        ids = get_encoder(kind).prompt(messages)
-        assert tokenizer.decode(ids) == rendered
-        if kind == "qwen":
-            assert ids == tokenizer(rendered, add_special_tokens=False)["input_ids"]
+@pytest.mark.parametrize("kind", ["byte_level", "split_slash", "three_digits", "nfc", "qwen"])
+def test_a_chat_prompt_is_what_the_chat_template_gives(kind):
+    tokenizer = get_encoder(kind).tokenizer
+    messages = render_prompt("Rename it.", "one\ntwo\n")
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids = get_encoder(kind).prompt(messages)
+    assert tokenizer.decode(ids) == rendered
+    if kind == "qwen":
+        assert ids == tokenizer(rendered, add_special_tokens=False)["input_ids"]
 
 
 def test_a_template_without_a_system_role_gets_the_task_in_the_first_message():
