@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from data_prep.build import OracleConfig, build_oracles
 from decoding.commandline import run
-from decoding.progress import track
+from decoding.console import markdown_table, track
 
 
 @dataclass
@@ -33,33 +33,14 @@ def main(config: Config) -> None:
 def summarise(manifest: dict, out: str) -> str:
     """Return the table a person reads after a build: what came in, what was refused, what the programs look like."""
     columns = ["corpus", "offered", "refused", "train", "held out", "copies", "gens", "copied"]
-    tokens = any("T" in entry["statistics"] for entry in manifest["corpora"].values())
-    if tokens:
-        columns += ["T", "T_copy", "K"]
+    counted = [key for key in ("T", "T_copy", "K") if all(key in e["statistics"] for e in manifest["corpora"].values())]
     rows = []
     for name, entry in manifest["corpora"].items():
         stats = entry["statistics"]
         share = "-" if stats["copied_share"] is None else f"{stats['copied_share']:.1%}"
-        refused = sum(entry["rejected"].values())
-        row = [
-            name,
-            entry["offered"],
-            refused,
-            entry["train"],
-            entry["heldout"],
-            stats["copy_ops"],
-            stats["gen_ops"],
-            share,
-        ]
-        rows.append([str(cell) for cell in row + ([stats["T"], stats["T_copy"], stats["K"]] if tokens else [])])
-    widths = [max(len(line[i]) for line in [columns, *rows]) for i in range(len(columns))]
-    text = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in [columns, *rows]
-    ]
+        counts = [entry["offered"], sum(entry["rejected"].values()), entry["train"], entry["heldout"]]
+        rows.append([name, *counts, stats["copy_ops"], stats["gen_ops"], share, *(stats[key] for key in counted)])
+    text = [markdown_table([*columns, *counted], rows)]
     for name, entry in manifest["corpora"].items():
         if entry["over_limit"]:
             text.append(f"{name}: {entry['over_limit']} left out by limit")

@@ -56,7 +56,7 @@ import yaml
 
 Config = TypeVar("Config")
 
-_WIDTH = 100
+_WIDTH = 120
 _NULL_TAG = "tag:yaml.org,2002:null"
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _KINDS = {  # name in the help table, and what an error says it expected

@@ -1,4 +1,4 @@
-"""Decoding and scoring a held-out split: checkpoints to case rows, case rows to a summary."""
+"""Decoding and scoring a held-out split: checkpoints to case rows, case rows to a summary. Torch loads on first use."""
 
 from __future__ import annotations
 
@@ -6,22 +6,54 @@ import hashlib
 import json
 import shlex
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from cad_train.run_folder import environment
 from data_prep.build import OracleRow, fingerprint, read_manifest, read_split
 from data_prep.rows import read_rows_tolerant, write_text
 from decoding.commandline import UserError
+from decoding.console import track
 from decoding.grammar import parse, render
-from decoding.progress import track
 from eval.checkpoints import Checkpoint, find_checkpoint, model_identity
 from eval.metrics import endpoints, exact_match, out_of_range, outcome, trimmed_match
 from eval.tables import report, summarise
 
-if TYPE_CHECKING:
-    from eval.heldout import Config
+Strategy = Literal["fsm", "monotone", "prompt", "full"]
+
+
+@dataclass
+class ScoreConfig:
+    """What to score, and how. The keys of eval/heldout.py."""
+
+    ckpt: list[str]  # run folders, model or adapter folders, GGUF files, or hub names
+    corpus: list[str] = field(default_factory=list)  # corpora to score; default those the run was trained on
+    data: str | None = None  # folder of prepared oracles; default the run's
+    split: Literal["heldout", "train"] = "heldout"  # train shows how far a run has overfitted
+    limit: int | None = None  # at most so many cases of each corpus
+    strategy: Strategy = "fsm"  # how the checkpoint decodes
+    baseline: list[Strategy] = field(default_factory=list)  # strategies of the untrained model to score beside it
+    base: str | None = None  # the untrained model, and the base of adapters; default the run's
+    style: Literal["numbered", "plain"] | None = None  # default the run's, else numbered
+    splice: Literal["none", "full"] | None = None  # default the run's, else none
+    temperature: float = 0.0  # 0 is greedy
+    seed: int = 0  # of sampling
+    max_ops: int = 64  # operations an edit may have
+    max_tokens: int | None = None  # tokens of an answer; default twice the document's plus 256
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on an accelerator, float32 on a CPU
+    device: str | None = None  # default the accelerator if there is one
+    out: str | None = None  # default RUN/heldout, or results/NAME for a model without a run
+
+    def __post_init__(self) -> None:
+        if not self.ckpt:
+            raise ValueError("ckpt names nothing to score: give --ckpt PATH")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit={self.limit}: must be at least 1")
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature}: must be at least 0")
+        if len(set(self.ckpt)) < len(self.ckpt):
+            raise ValueError(f"ckpt={self.ckpt}: the same checkpoint twice would pool a result with itself")
 
 
 @dataclass(frozen=True)
@@ -35,7 +67,7 @@ class System:
     seed: int | None
 
 
-def score_checkpoints(config: Config) -> str:
+def score_checkpoints(config: ScoreConfig) -> str:
     """Score every checkpoint and baseline of ``config``; return the report, which is also written to the out folder."""
     checkpoints = [find_checkpoint(name) for name in config.ckpt]
     style = _common(config.style, checkpoints, "style", "numbered")
@@ -161,7 +193,7 @@ def _common(given, checkpoints: list[Checkpoint], key: str, default: str) -> str
     return values.pop() if values else default
 
 
-def _heldout_rows(config: Config, checkpoints: list[Checkpoint]) -> tuple[list[OracleRow], dict[str, Any]]:
+def _heldout_rows(config: ScoreConfig, checkpoints: list[Checkpoint]) -> tuple[list[OracleRow], dict[str, Any]]:
     """The rows to score, and where they come from; data other than the runs' is an error unless asked for."""
     trained = {c.data["fingerprint"]: c for c in checkpoints if c.data}
     if config.data is None and not trained:
@@ -214,7 +246,7 @@ def _done_rows(out: Path, settings: dict[str, Any]) -> dict[tuple[str, str, str]
     return {(row["strategy"], row["identity"], row["id"]): row for row in rows}
 
 
-def _decoder(system: System, config: Config, base: str | None, style: str, splice: str):
+def _decoder(system: System, config: ScoreConfig, base: str | None, style: str, splice: str):
     import torch
 
     from decoding.baselines import FreeDecoder

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from typing import Any
 
+from decoding.console import markdown_table
 from eval.metrics import OUTCOMES, rate
 
 _OUTCOME_NAMES = {
@@ -174,14 +175,3 @@ def _rate(figure: dict[str, Any]) -> str:
         return "no data"
     low, high = figure["wilson95"]
     return f"{figure['k']}/{figure['n']} = {figure['rate']:.1%} [{low:.1%}, {high:.1%}]"
-
-
-def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
-    """Return an aligned Markdown table."""
-    cells = [[str(cell) for cell in row] for row in [columns, *rows]]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(columns))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)

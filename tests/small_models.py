@@ -255,3 +255,11 @@ def tiny_model(
                 embedding[before, channel] = 8.0
                 head[after, channel] = bias / 2
     return model.float().eval()
+
+
+def save_model(folder: Path, kind: Literal["qwen2", "llama"]) -> Path:
+    """Save a tiny model and its byte-level tokenizer as a user would have them; return ``folder``."""
+    tokenizer = tokenizer_of("byte_level")
+    tiny_model(kind, len(tokenizer), seed=0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,4 +1,4 @@
-"""The whole road on real command lines: oracles, `accelerate launch` of a recipe, held-out report; and a user's mistakes."""
+"""The whole road on real command lines: oracles, `accelerate launch` of a recipe, held-out report; a user's mistakes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_models import tiny_model, tokenizer_of
+from small_models import save_model
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = [
@@ -38,11 +38,7 @@ def launch(*arguments: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = tokenizer_of("byte_level")
-    tiny_model("llama", len(tokenizer), seed=0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_model(tmp_path_factory.mktemp("model"), "llama")
 
 
 def test_oracles_then_training_then_held_out_report(tmp_path, model_folder):
@@ -52,9 +48,11 @@ def test_oracles_then_training_then_held_out_report(tmp_path, model_folder):
     assert "T_copy" in built.stdout
 
     trained = launch(
-        "recipes/sft_combined.py", *[f"data.{setting}" for setting in DATA], f"data.out={oracles}", f"model={model_folder}",
-        f"out={run}", "max_steps=3", "batch_size=2", "max_length=4096", "activation_checkpointing=false", "lr=1e-3", "seed=0",
-    )  # fmt: skip
+        "recipes/sft_combined.py",
+        *[f"data.{setting}" for setting in DATA],
+        *[f"data.out={oracles}", f"model={model_folder}", f"out={run}", "max_steps=3", "batch_size=2", "lr=1e-3"],
+        *["max_length=4096", "activation_checkpointing=false", "seed=0"],
+    )
     assert trained.returncode == 0, trained.stderr
     assert "step    3/3" in trained.stdout
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
@@ -102,9 +100,10 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_pat
 
 def test_a_missing_model_stops_before_anything_is_written(tmp_path):
     done = python(
-        "recipes/sft_combined.py", *[f"data.{setting}" for setting in DATA], f"data.out={tmp_path / 'oracles'}",
-        f"model={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}",
-    )  # fmt: skip
+        "recipes/sft_combined.py",
+        *[f"data.{setting}" for setting in DATA],
+        *[f"data.out={tmp_path / 'oracles'}", f"model={tmp_path / 'nowhere'}", f"out={tmp_path / 'run'}"],
+    )
     assert done.returncode == 2
     assert f"there is no model folder {tmp_path / 'nowhere'}" in done.stderr
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import encoder_of, tiny_model, tokenizer_of
+from small_models import encoder_of, save_model, tiny_model
 
 from cad_train.config import TrainConfig
 from cad_train.examples import IGNORED, check_refused, encode_row, encode_rows, show_example
@@ -34,11 +34,7 @@ ROW = oracle_row("one\ntwo\nthree\n", "one\n2\nthree\n")
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A two-layer Qwen2 with a byte-level tokenizer, saved as a user would have it."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = tokenizer_of("byte_level")
-    tiny_model("qwen2", len(tokenizer), seed=0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_model(tmp_path_factory.mktemp("model"), "qwen2")
 
 
 @pytest.fixture
