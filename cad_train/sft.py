@@ -81,7 +81,7 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
         },
     )
     say(f"trained {run.final}; score it with: python eval/heldout.py --ckpt {run.path}")
-    trainer.accelerator.end_training()
+    trainer.end()
     return run.path
 
 

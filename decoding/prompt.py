@@ -16,13 +16,13 @@ _TASK = {
         "lines."
     ),
 }
-_GUTTER = re.compile(r"^[1-9][0-9]*\| ", re.ASCII)
+_GUTTER = re.compile(r"^[1-9][0-9]*\|", re.ASCII)
 
 
 def render_prompt(instruction: str, document: str, style: PromptStyle = "numbered") -> list[dict[str, str]]:
     """Return the chat messages that ask for an edit program.
 
-    ``numbered`` shows each line as ``N| text`` and is exactly invertible (``strip_gutter``); ``plain`` shows the
+    ``numbered`` shows each line as ``N|text`` and is exactly invertible (``strip_gutter``); ``plain`` shows the
     document as it is. The instruction stands after the document, next to the program it governs.
 
     Raises:
@@ -43,8 +43,12 @@ def chat(task: str, shown_document: str, instruction: str) -> list[dict[str, str
 
 
 def number_lines(document: str) -> str:
-    """Return the document with the gutter ``N| `` before every line, the empty last one included."""
-    return "\n".join(f"{number}| {line}" for number, line in enumerate(split_lines(document), start=1))
+    """Return the document with the gutter ``N|`` before every line, the empty last one included.
+
+    No blank follows the bar: it would change the tokens of every line's start, and those of indented code most, so that
+    neither a quote in the instruction nor the line to be written would look like the line shown.
+    """
+    return "\n".join(f"{number}|{line}" for number, line in enumerate(split_lines(document), start=1))
 
 
 def strip_gutter(numbered: str) -> str:
