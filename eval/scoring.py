@@ -92,11 +92,12 @@ def score_checkpoints(config: ScoreConfig) -> str:
     with (out / "cases.jsonl").open("a", encoding="utf-8") as file:
         for system in systems:
             identity = model_identity(system.model)
-            todo = [row for row in rows if (system.strategy, identity, row.id) not in done]
+            # A case keeps its number, and with it its sampling noise, when an interrupted call goes on.
+            todo = [pair for pair in enumerate(rows) if (system.strategy, identity, pair[1].id) not in done]
             cases += [done[key] for row in rows if (key := (system.strategy, identity, row.id)) in done]
             if todo:
                 decoder = _decoder(system, config, base, style, splice)
-                for number, row in track(list(enumerate(todo)), f"{system.label} {system.checkpoint}"):
+                for number, row in track(todo, f"{system.label} {system.checkpoint}"):
                     case = {"identity": identity} | asdict(system) | _case(decoder, row, number)
                     file.write(json.dumps(case, ensure_ascii=False) + "\n")
                     file.flush()
