@@ -11,6 +11,7 @@ from typing import Any
 from cad_train.config import TrainConfig
 from cad_train.run_folder import RunFolder
 from decoding.commandline import UserError, from_yaml
+from decoding.loading import local_name
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def find_checkpoint(name: str) -> Checkpoint:
         return _of_run(name, path, path.resolve().parent)
     if path.is_dir() and not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise UserError(f"{name} is neither a run folder nor a model folder (no config.json)")
+    local_name(name)  # says so now if there is no such folder or file
     return Checkpoint(name, name, None, None, None)
 
 
