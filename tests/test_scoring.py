@@ -1,0 +1,108 @@
+"""Held-out scoring of several checkpoints: pooling, settings taken from the runs, refusals, and adapters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_models import save_model
+
+from cad_train.config import TrainConfig
+from cad_train.sft import train_selector
+from data_prep.build import OracleConfig, build_oracles
+from data_prep.probeedit import ProbeEditConfig
+from decoding.commandline import UserError
+from eval.scoring import ScoreConfig, score_checkpoints
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    folder = tmp_path_factory.mktemp("runs")
+    data = OracleConfig(
+        corpora=["probeedit"],
+        out=str(folder / "oracles"),
+        probeedit=ProbeEditConfig(cases=10, min_lines=4, max_lines=6),
+    )
+    return TrainConfig(
+        data=data,
+        model=str(save_model(folder / "model", "qwen2")),
+        splice="full",
+        max_length=4096,
+        max_steps=1,
+        batch_size=1,
+        activation_checkpointing=False,
+        precision="fp32",
+        save="no",
+        out=str(folder / "seed0"),
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(config) -> list[str]:
+    """Two seeds of one run, the second as an adapter."""
+    other = replace(config, seed=1, adapter="lora", out=config.out.replace("seed0", "seed1"))
+    return [str(train_selector(each, "sft_combined")) for each in (config, other)]
+
+
+def score(tmp_path: Path, **keys) -> dict:
+    score_checkpoints(ScoreConfig(max_tokens=12, out=str(tmp_path / "out"), **keys))
+    return json.loads((tmp_path / "out" / "summary.json").read_text())
+
+
+def test_seeds_pool_into_one_row_and_are_listed_one_by_one(runs, tmp_path):
+    summary = score(tmp_path, ckpt=runs)
+    pooled = next(entry for entry in summary["systems"] if entry["label"] == "checkpoint, fsm")
+    assert pooled["n"] == pooled["exact_match"]["n"] == 4  # two held-out cases, two seeds
+    assert sum(pooled["outcomes"].values()) == 4
+    assert [figures["n"] for figures in pooled["checkpoints"].values()] == [2, 2]
+    assert [entry["seed"] for entry in summary["checkpoints"]] == [0, 1]
+    identity = next(entry for entry in summary["systems"] if entry["label"].startswith("identity"))
+    assert identity["n"] == 2 and identity["exact_match"]["k"] == 0
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "seeds 0, 1" in report and "Checkpoint by checkpoint" in report
+
+
+def test_style_and_splice_come_from_the_run_unless_given(runs, tmp_path):
+    assert score(tmp_path, ckpt=runs[:1])["settings"]["splice"] == "full"
+    assert score(tmp_path, ckpt=runs[:1], splice="none")["settings"]["splice"] == "none"
+
+
+def test_an_interrupted_scoring_goes_on_where_it_stopped(runs, tmp_path):
+    score(tmp_path, ckpt=runs)
+    cases = tmp_path / "out" / "cases.jsonl"
+    rows = cases.read_text().splitlines(keepends=True)
+    cases.write_text("".join(rows[:2]) + rows[2][:40])  # killed in the middle of the third row
+    score(tmp_path, ckpt=runs)
+    timed = ("wall_s", "prefill_s")
+    again = [json.loads(row) for row in cases.read_text().splitlines()]
+    before = [json.loads(row) for row in rows]
+    for row in again + before:
+        for key in timed:
+            row.pop(key)
+    assert again == before
+
+
+def test_oracles_that_changed_since_training_are_refused(runs, config, tmp_path):
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for name in ("config.yaml", "data.json", "final"):
+        (copy / name).symlink_to(Path(runs[0]) / name)
+    data = json.loads((copy / "data.json").read_text())
+    other = build_oracles(replace(config.data, out=str(tmp_path / "other"), seed=5))
+    assert other["fingerprint"] != data["fingerprint"]
+    (copy / "data.json").unlink()
+    (copy / "data.json").write_text(json.dumps(data | {"oracles": str(tmp_path / "other")}))
+    with pytest.raises(UserError, match="are not those that .* trained on"):
+        score(tmp_path, ckpt=[str(copy)])
+    assert (
+        score(tmp_path, ckpt=[str(copy)], data=str(tmp_path / "other"))["data"]["fingerprint"] == other["fingerprint"]
+    )
+
+
+def test_a_model_without_a_run_needs_data(config):
+    with pytest.raises(UserError, match="give data=FOLDER"):
+        score_checkpoints(ScoreConfig(ckpt=[config.model]))
+    with pytest.raises(ValueError, match="twice"):
+        ScoreConfig(ckpt=["a", "a"])
