@@ -51,7 +51,7 @@ class TrainConfig:
     save_steps: int = 100  # with save=steps
     keep_checkpoints: int = 1  # older ones are removed
     log_steps: int = 1  # optimiser steps per line of metrics.jsonl
-    report_to: list[str] = field(default_factory=list)  # trackers: tensorboard, trackio, wandb
+    report_to: list[Literal["tensorboard", "trackio", "wandb"]] = field(default_factory=list)  # trackers
 
     def __post_init__(self) -> None:
         for name in (

@@ -37,7 +37,8 @@ def read_rows_tolerant(path: Path) -> Iterator[tuple[int, dict | None, str]]:
             except UnicodeDecodeError:
                 yield number, None, "not UTF-8"
             except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
-                detail = f" ({error.msg} at column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+                located = isinstance(error, json.JSONDecodeError)
+                detail = f" ({error.msg.removesuffix(' at')} at column {error.colno})" if located else ""
                 yield number, None, "not JSON" + detail
             else:
                 problem = "" if isinstance(row, dict) else f"not a JSON object but {type(row).__name__}"

@@ -78,6 +78,10 @@ def load_model(
     quiet_progress()
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from None
     if dtype is None:
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
     adapter = Path(name).expanduser() / "adapter_config.json"
@@ -119,8 +123,10 @@ def _with_adapter(model: PreTrainedModel, folder: str):
 
 
 def _cannot_load(what: str, name: str, error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return f"cannot load the {what} {name!r}: {lines[0]}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    reason = lines[0] if not lines[0].endswith(":") else " ".join(lines[:2])
+    here = "" if Path(name).expanduser().exists() else f"there is no folder {name} here, and as a hub name it failed: "
+    return f"cannot load the {what} {name!r}: {here}{reason}"
 
 
 def _plain_folder(gguf: Path) -> Path:

@@ -198,7 +198,10 @@ def _heldout_rows(config: ScoreConfig, checkpoints: list[Checkpoint]) -> tuple[l
     """The rows to score, and where they come from; data other than the runs' is an error unless asked for."""
     trained = {c.data["fingerprint"]: c for c in checkpoints if c.data}
     if config.data is None and not trained:
-        raise UserError("a model without a run has no held-out data of its own: give data=FOLDER")
+        raise UserError(
+            f"{', '.join(c.name for c in checkpoints)}: no run folder here, so no held-out data of its own; "
+            "check the path, or give data=FOLDER to score a model without a run"
+        )
     folder = Path(config.data or next(iter(trained.values())).data["oracles"])
     manifest = read_manifest(folder)
     if manifest is None:

@@ -101,6 +101,11 @@ def test_oracles_that_changed_since_training_are_refused(runs, config, tmp_path)
     )
 
 
+def test_a_device_that_is_not_there_is_refused(runs, tmp_path):
+    with pytest.raises(UserError, match="device=nowhere cannot be used here"):
+        score(tmp_path, ckpt=runs[:1], device="nowhere")
+
+
 def test_a_model_without_a_run_needs_data(config):
     with pytest.raises(UserError, match="give data=FOLDER"):
         score_checkpoints(ScoreConfig(ckpt=[config.model]))
