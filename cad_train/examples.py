@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cad_train.run_folder import differing
 from data_prep.build import OracleConfig, OracleRow, build_oracles, content_settings, read_manifest
 from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder, Splice
@@ -66,24 +67,14 @@ def prepare_oracles(config: OracleConfig, announce=print) -> dict:
             manifest = build_oracles(config)
         elif manifest is None:
             raise UserError("the main process failed to build the oracles; see its message")
-    different = _differences(manifest["settings"], content_settings(config))
-    if different:
+    changes = differing(manifest["settings"], content_settings(config))
+    if changes:
+        different = "; ".join(f"data.{key} there {there}, wanted {wanted}" for key, there, wanted in changes)
         raise UserError(
-            f"{folder} holds oracles of other settings ({'; '.join(different)}): choose another data.out, or rebuild "
+            f"{folder} holds oracles of other settings ({different}): choose another data.out, or rebuild "
             "with data_prep/build_oracles.py"
         )
     return manifest
-
-
-def _differences(there: dict, wanted: dict, prefix: str = "data.") -> list[str]:
-    lines = []
-    for key in sorted(there.keys() | wanted.keys()):
-        a, b = there.get(key), wanted.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            lines += _differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            lines.append(f"{prefix}{key} there {a}, wanted {b}")
-    return lines
 
 
 def encode_row(

@@ -61,7 +61,18 @@ class RunFolder:
     def newest_checkpoint(self) -> Path | None:
         """Return the whole checkpoint with the highest step; half-written ones do not count."""
         whole = [path for path in self.path.glob("checkpoint-*") if (path / COMPLETED).exists()]
-        return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        return max(whole, key=checkpoint_step, default=None)
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the optimiser step that ``checkpoint-N`` was written after."""
+    return int(path.name.rpartition("-")[2])
+
+
+def differing(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (dotted key, value there, value wanted) for every setting that differs, nested ones included."""
+    a, b = flat(there), flat(wanted)
+    return [(key, a.get(key), b.get(key)) for key in sorted(a | b) if a.get(key) != b.get(key)]
 
 
 def open_run(config, data: dict[str, Any], main_process: bool, not_resumed: tuple[str, ...]) -> RunFolder:
@@ -78,15 +89,11 @@ def open_run(config, data: dict[str, Any], main_process: bool, not_resumed: tupl
     run = RunFolder(Path(config.out), main_process)
     there = run.read_json("run.json")
     settings = asdict(config)
-    identity = {"settings": {key: value for key, value in _flat(settings).items() if key not in not_resumed}}
+    identity = {"settings": {key: value for key, value in flat(settings).items() if key not in not_resumed}}
     identity["fingerprint"] = data["fingerprint"]
     if there is not None:
-        wanted, found = identity["settings"], there["settings"]
-        different = [
-            f"{key} was {found.get(key)}, now {wanted.get(key)}"
-            for key in sorted(found | wanted)
-            if found.get(key) != wanted.get(key)
-        ]
+        changes = differing(there["settings"], identity["settings"])
+        different = [f"{key} was {was}, now {now}" for key, was, now in changes]
         if there["fingerprint"] != identity["fingerprint"]:
             different.append("the training data differ")
         if different:
@@ -132,11 +139,12 @@ def _revision() -> str | None:
         return None
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings with dotted keys."""
+    out: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+            out |= flat(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
-    return flat
+            out[prefix + key] = value
+    return out

@@ -10,13 +10,11 @@ from accelerate import PartialState
 
 from cad_train.config import NOT_RESUMED, TrainConfig
 from cad_train.examples import check_refused, encode_rows, prepare_oracles, show_example
-from cad_train.run_folder import RunFolder, open_run
+from cad_train.run_folder import RunFolder, checkpoint_step, open_run
 from cad_train.trainer import build_trainer
 from data_prep.build import read_split
-from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder
-from decoding.loading import load_tokenizer, local_name
-from decoding.tokens import TokenizerError
+from decoding.loading import load_encoder, local_name
 
 
 def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
@@ -39,11 +37,7 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     manifest = prepare_oracles(config.data, announce=say)
     with state.main_process_first():  # a GGUF file is converted once
         folder = local_name(config.model)
-    tokenizer = load_tokenizer(config.model)
-    try:
-        encoder = ProgramEncoder(tokenizer)
-    except TokenizerError as error:
-        raise UserError(f"model={config.model}: {error}") from None
+    encoder = load_encoder(config.model)
     rows = read_split(Path(config.data.out), config.data.corpora, "train")
     examples = encode_rows(encoder, rows, config.style, config.splice, config.max_length)
     check_refused(examples, config.allow_drop, config.max_length)
@@ -60,13 +54,13 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
         say(f"{run.path} is finished: nothing to do")
         return run.path
     checkpoint = run.newest_checkpoint() if config.resume == "auto" else None
-    run.truncate_metrics(int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0)
+    run.truncate_metrics(checkpoint_step(checkpoint) if checkpoint else 0)
     _announce(say, config, run, data, examples, encoder)
     if checkpoint:
         say(f"going on from {checkpoint}")
 
     # 3. Train, save, and only then call the run finished.
-    trainer = build_trainer(config, folder, tokenizer, examples, run, callbacks)
+    trainer = build_trainer(config, folder, encoder.tokenizer, examples, run, callbacks)
     started = time.perf_counter()
     result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model(str(run.final))

@@ -59,7 +59,6 @@ class RunLog(TrainerCallback):
     def __init__(self, run: RunFolder, examples: Examples) -> None:
         self.run = run
         self.tokens_per_example = examples.tokens / len(examples)
-        self.supervised_per_example = sum(examples.supervised.values()) / len(examples)
         self.started, self.first_step = time.perf_counter(), 0
 
     def on_train_begin(self, args, state, control, **kwargs):

@@ -26,7 +26,7 @@ from data_prep.pyfix import generate as generate_pyfix
 from data_prep.rows import RowError, read_rows, write_rows, write_text
 from data_prep.user_pairs import load_user_pairs
 from decoding.commandline import UserError
-from decoding.grammar import Copy, Program, parse, render, split_lines
+from decoding.grammar import Program, parse, render, split_lines
 from decoding.resolver import resolve
 
 FORMAT_VERSION = 1
@@ -191,10 +191,10 @@ def statistics(rows: list[OracleRow]) -> dict[str, Any]:
     """Counts over the oracle programs of ``rows``; the copied share is of gold characters, newlines included."""
     copies = gens = copied = total = 0
     for row in rows:
-        program, lines = parse(row.program), split_lines(row.before)
-        copies += len(program.copies)
-        gens += len(program.ops) - len(program.copies)
-        copied += sum(len("\n".join(lines[op.first - 1 : op.last])) for op in program.copies)
+        spans = _copied_spans(row)
+        copies += len(spans)
+        gens += len(parse(row.program).gens)
+        copied += sum(len(span) for span in spans)
         total += len(row.after)
     return {
         "pairs": len(rows),
@@ -209,13 +209,18 @@ def token_statistics(rows: list[OracleRow], text) -> dict[str, Any]:
     """The paper's T, T_copy, T_gen and K (Table 2), counted with a ``TextTokenizer``; spans are encoded jointly."""
     gold = copied = copies = 0
     for row in rows:
-        lines = split_lines(row.before)
-        spans = parse(row.program).copies
-        copied += sum(len(text.encode("\n".join(lines[op.first - 1 : op.last]))) for op in spans)
+        spans = _copied_spans(row)
+        copied += sum(len(text.encode(span)) for span in spans)
         copies += len(spans)
         gold += len(text.encode(row.after))
     share = round(copied / gold, 4) if gold else None
     return {"T": gold, "T_copy": copied, "T_gen": gold - copied, "K": copies, "copied_token_share": share}
+
+
+def _copied_spans(row: OracleRow) -> list[str]:
+    """The text of each copy operation of a row's program."""
+    lines = split_lines(row.before)
+    return ["\n".join(lines[op.first - 1 : op.last]) for op in parse(row.program).copies]
 
 
 def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
@@ -327,7 +332,7 @@ def _oracle_row(pair: EditPair, split: Split) -> OracleRow:
 def _tags(pair: EditPair, program: Program) -> list[str]:
     """Name what is odd: zero_copy (nothing kept), edge_newline_artifact (a newline gained or lost at a file's edge)."""
     tags = []
-    if not any(isinstance(op, Copy) for op in program.ops):
+    if not program.copies:
         tags.append("zero_copy")
     if pair.before and pair.after and _edge_newlines(pair.before) != _edge_newlines(pair.after):
         tags.append("edge_newline_artifact")

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
-from decoding.decoder import Edit, EditRequest, EditStats, StopReason, context_length
+from decoding.decoder import Edit, EditRequest, EditStats, answer_budget, context_length
 from decoding.encoder import ProgramEncoder
 from decoding.grammar import GrammarError, Program, parse
 from decoding.prompt import PromptStyle, render_few_shot_prompt, render_regeneration_prompt
@@ -48,16 +48,12 @@ class FreeDecoder:
         else:
             messages = render_few_shot_prompt(request.instruction, request.document, self.style)
         prompt = self.encoder.prompt(messages)
-        limit, stop = self.max_tokens, "max_tokens"
-        if limit is None:
-            limit = 2 * len(self.encoder.text.encode(request.document)) + 256
-        if self.context - len(prompt) < limit:
-            limit, stop = max(self.context - len(prompt), 0), "context"
+        limit, limit_reason = answer_budget(self, request.document, len(prompt))
         ids = self._generate(prompt, limit) if limit else []
         end = self.encoder.table.end_of_sequence
         ended = bool(ids) and ids[-1] == end
-        stats = EditStats(prompt_tokens=len(prompt), forwards=len(ids), decoded=len(ids))
-        stats.stop: StopReason = "end" if ended else stop
+        stop = "end" if ended else limit_reason
+        stats = EditStats(prompt_tokens=len(prompt), forwards=len(ids), decoded=len(ids), stop=stop)
         text, program = self._read(ids[:-1] if ended else ids, request.document, ended)
         stats.wall_s = time.perf_counter() - started
         return Edit(text, program, ids, stats)

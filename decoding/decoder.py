@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from decoding.encoder import ProgramEncoder, Splice
 from decoding.fsm import ProgramFSM, State
-from decoding.grammar import Copy, Program
+from decoding.grammar import Program
 from decoding.prompt import PromptStyle, render_prompt
 from decoding.resolver import resolve
 
@@ -124,7 +124,7 @@ class SpliceDecoder:
         started = time.perf_counter()
         fsm, prompt_ids = self._prepare(request)
         stats = EditStats(prompt_tokens=len(prompt_ids))
-        limit, limit_reason = self._budget(request, len(prompt_ids))
+        limit, limit_reason = answer_budget(self, request.document, len(prompt_ids))
         cache = DynamicCache(config=self.model.config)
 
         ids, state = _within(limit, fsm, fsm.start, *fsm.forced(fsm.start))
@@ -152,14 +152,6 @@ class SpliceDecoder:
             self.encoder, request.document, splice=self.splice, monotone=self.monotone, max_ops=self.max_ops
         )
         return fsm, self.encoder.prompt(messages)
-
-    def _budget(self, request: EditRequest, prompt_tokens: int) -> tuple[int, StopReason]:
-        """How many program ids may follow the prompt, and what to call it when they are used up."""
-        limit = self.max_tokens
-        if limit is None:
-            limit = 2 * len(self.encoder.text.encode(request.document)) + 256
-        room = self.context - prompt_tokens
-        return (max(room, 0), "context") if room < limit else (limit, "max_tokens")
 
     def _forward(self, ids: list[int], cache: DynamicCache) -> torch.Tensor:
         """Feed ``ids`` after what ``cache`` holds; return the logits that follow the last one, ``[vocabulary]``."""
@@ -196,7 +188,7 @@ class SpliceDecoder:
         return Edit(text, program if program.ops else None, ids, stats)
 
     def _copied_tokens(self, fsm: ProgramFSM, program: Program) -> int:
-        return sum(len(self.encoder.span(fsm.lines, op.first, op.last)) for op in program.ops if isinstance(op, Copy))
+        return sum(len(self.encoder.span(fsm.lines, op.first, op.last)) for op in program.copies)
 
 
 def _within(room: int, fsm: ProgramFSM, before: State, run: list[int], after: State) -> tuple[list[int], State]:
@@ -217,7 +209,7 @@ def reference_decode(decoder: SpliceDecoder, request: EditRequest, number: int =
         started = time.perf_counter()
         fsm, prompt_ids = decoder._prepare(request)
         stats = EditStats(prompt_tokens=len(prompt_ids))
-        limit, limit_reason = decoder._budget(request, len(prompt_ids))
+        limit, limit_reason = answer_budget(decoder, request.document, len(prompt_ids))
         cache = DynamicCache(config=decoder.model.config)
         ids: list[int] = []
         state, pending = fsm.start, prompt_ids
@@ -237,6 +229,15 @@ def reference_decode(decoder: SpliceDecoder, request: EditRequest, number: int =
             ids.append(token)
             pending = [token]
         return decoder._finish(fsm, state, ids, stats, started, request.document)
+
+
+def answer_budget(decoder, document: str, prompt_tokens: int) -> tuple[int, StopReason]:
+    """Return how many ids a decoder may add to its prompt, and the name of the limit: max_tokens or context."""
+    limit = decoder.max_tokens
+    if limit is None:
+        limit = 2 * len(decoder.encoder.text.encode(document)) + 256
+    room = decoder.context - prompt_tokens
+    return (max(room, 0), "context") if room < limit else (limit, "max_tokens")
 
 
 def context_length(model: PreTrainedModel) -> int:

@@ -81,6 +81,11 @@ class Program:
         """The copy operations, in order."""
         return [op for op in self.ops if isinstance(op, Copy)]
 
+    @property
+    def gens(self) -> list[Gen]:
+        """The gen operations, in order."""
+        return [op for op in self.ops if isinstance(op, Gen)]
+
 
 def split_lines(document: str) -> list[str]:
     r"""Return the document's lines. Only ``\n`` separates, so ``"\n".join`` is the exact inverse for every string."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from decoding.encoder import ProgramEncoder
     from decoding.tokens import TextTokenizer
 
 
@@ -54,10 +56,27 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def load_text_tokenizer(name: str) -> TextTokenizer:
-    """Load a tokenizer as its byte-exact text encoder; see ``decoding.tokens``."""
+    """Load a tokenizer as its byte-exact text encoder; a UserError says why it is refused (see ``decoding.tokens``)."""
     from decoding.tokens import TextTokenizer
 
-    return TextTokenizer(load_tokenizer(name))
+    return _or_refuse(TextTokenizer, name)
+
+
+def load_encoder(name: str) -> ProgramEncoder:
+    """Load a tokenizer as the program encoder; a UserError says why it is refused."""
+    from decoding.encoder import ProgramEncoder
+
+    return _or_refuse(ProgramEncoder, name)
+
+
+def _or_refuse(encoder: type, name: str):
+    from decoding.tokens import TokenizerError
+
+    tokenizer = load_tokenizer(name)
+    try:
+        return encoder(tokenizer)
+    except TokenizerError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def load_model(
@@ -114,10 +133,8 @@ def quiet_progress() -> None:
 
 
 def _with_adapter(model: PreTrainedModel, folder: str):
-    try:
-        from peft import PeftModel
-    except ImportError:
-        raise UserError(f"{folder} is an adapter, and peft is not installed: pip install 'cad-train[train]'") from None
+    from peft import PeftModel
+
     # Merged in memory: same function, no extra matrix products per forward.
     return PeftModel.from_pretrained(model, folder).merge_and_unload()
 
@@ -131,18 +148,18 @@ def _cannot_load(what: str, name: str, error: Exception) -> str:
 
 def _plain_folder(gguf: Path) -> Path:
     """Convert a GGUF file to a Hugging Face folder, once; concurrent converters end with one whole folder."""
-    with gguf.open("rb") as file:  # the whole file: other weights may have the same metadata and size
-        content = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    cache = Path(os.environ.get("CAD_CACHE_DIR", "~/.cache/cad-train")).expanduser() / "gguf"
-    folder = cache / f"{gguf.stem}-{content}"
+    stat = gguf.stat()
+    content = _content_digest(gguf, stat.st_size, stat.st_mtime_ns)[:16]
+    converted = Path(os.environ.get("CAD_CACHE_DIR", "~/.cache/cad-train")).expanduser() / "gguf"
+    folder = converted / f"{gguf.stem}-{content}"
     if folder.is_dir():
         return folder
     try:
         import gguf as _  # noqa: F401 - transformers imports it only half-way through
     except ImportError:
         raise UserError(f"reading {gguf.name} needs the gguf package: pip install 'cad-train[gguf]'") from None
-    cache.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=cache))
+    converted.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=converted))
     try:
         _convert(gguf, part)
         try:
@@ -153,6 +170,13 @@ def _plain_folder(gguf: Path) -> Path:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder
+
+
+@cache
+def _content_digest(path: Path, size: int, modified_ns: int) -> str:
+    """SHA-256 of the whole file, since other weights may have the same metadata and size; read once per process."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cad_train.run_folder import environment
 from data_prep.build import OracleRow, fingerprint, read_manifest, read_split
-from data_prep.rows import read_rows_tolerant, write_text
+from data_prep.rows import read_rows_tolerant, write_rows, write_text
 from decoding.commandline import UserError
 from decoding.console import track
 from decoding.grammar import parse, render
@@ -148,7 +148,8 @@ def _case(decoder, row: OracleRow, number: int) -> dict[str, Any]:
         edit = Edit(None, None, [], EditStats(stop=error.reason))
     # Free text has no program, but an answer that ended is read as what it is: the document.
     parsed = edit.complete and (edit.program is not None or edit.text is not None)
-    body_tokens = sum(len(decoder.encoder.text.encode(op.content)) for op in _gens(edit.program))
+    gens = edit.program.gens if edit.program else []
+    body_tokens = sum(len(decoder.encoder.text.encode(op.content)) for op in gens)
     return {
         **_about(row),
         **score_edit(edit.text, edit.program, parsed, row),
@@ -172,12 +173,6 @@ def _about(row: OracleRow) -> dict[str, Any]:
         "instruction_sha256": _sha(row.instruction),
         "gold_sha256": _sha(row.after),
     }
-
-
-def _gens(program):
-    from decoding.grammar import Gen
-
-    return [op for op in program.ops if isinstance(op, Gen)] if program else []
 
 
 def _sha(text: str) -> str:
@@ -245,7 +240,7 @@ def _done_rows(out: Path, settings: dict[str, Any]) -> dict[tuple[str, str, str]
     else:
         rows = []
     # Rewritten, so that a last row that was cut off is not followed by another on its line.
-    write_text(cases, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_rows(cases, rows)
     write_text(record, json.dumps(settings, indent=2) + "\n")
     return {(row["strategy"], row["identity"], row["id"]): row for row in rows}
 
@@ -255,16 +250,11 @@ def _decoder(system: System, config: ScoreConfig, base: str | None, style: str, 
 
     from decoding.baselines import FreeDecoder
     from decoding.decoder import SpliceDecoder
-    from decoding.encoder import ProgramEncoder
-    from decoding.loading import load_model, load_tokenizer
-    from decoding.tokens import TokenizerError
+    from decoding.loading import load_encoder, load_model
 
     dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
     model = load_model(system.model, dtype=dtype, device=config.device, base=base)
-    try:
-        encoder = ProgramEncoder(load_tokenizer(system.model))
-    except TokenizerError as error:
-        raise UserError(f"{system.model}: {error}") from None
+    encoder = load_encoder(system.model)
     if system.strategy in ("prompt", "full"):
         return FreeDecoder(model, encoder, system.strategy, style=style, max_tokens=config.max_tokens)
     return SpliceDecoder(

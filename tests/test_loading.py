@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import ADDED_TEXT, CHATML, CONTROL, byte_level_tokenizer, tiny_model
+from small_models import ADDED_TEXT, CHATML, CONTROL, byte_level_tokenizer, lossy_tokenizer, tiny_model
 
 from decoding import loading
 from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder
-from decoding.loading import load_model, load_text_tokenizer, load_tokenizer, local_name
+from decoding.loading import load_encoder, load_model, load_text_tokenizer, load_tokenizer, local_name
 from decoding.tokens import TextTokenizer
 
 IDS = torch.tensor([[5, 60, 7, 300, 2]])
@@ -323,3 +323,10 @@ def test_two_conversions_at_once_end_with_one_whole_folder(gguf_file, cache, mon
     converted = Path(local_name(str(gguf_file)))
     assert [path.name for path in converted.parent.iterdir()] == [converted.name]
     load_model(str(gguf_file))
+
+
+def test_a_tokenizer_that_changes_text_is_refused_in_one_line_wherever_it_is_named(tmp_path):
+    lossy_tokenizer().save_pretrained(tmp_path)
+    for load in (load_text_tokenizer, load_encoder):
+        with pytest.raises(UserError, match=f"{re.escape(str(tmp_path))}: (unsupported_tokenizer|tokenizer_lossy)"):
+            load(str(tmp_path))
