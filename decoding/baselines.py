@@ -1,86 +1,124 @@
-"""Decoding without the grammar: a few-shot program as free text, and regeneration of the whole document."""
+"""Decoding without the grammar: the whole document, a few-shot program, search/replace blocks, or a unified diff.
+
+They run in the splice decoder's loop, over the same cache and with the same clock, plain or with prompt lookup.
+"""
 
 from __future__ import annotations
 
-import time
+import math
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from transformers import PreTrainedModel
 
-from decoding.decoder import Edit, EditRequest, EditStats, answer_budget, context_length
+from decoding.decoder import Decoder, Edit, EditRequest
+from decoding.drafts import PromptLookup
 from decoding.encoder import ProgramEncoder
+from decoding.engine import Sequence
+from decoding.formats import FormatError, apply_search_replace, apply_unified_diff
+from decoding.forward import Backend
 from decoding.grammar import GrammarError, Program, parse
-from decoding.prompt import PromptStyle, render_few_shot_prompt, render_regeneration_prompt
+from decoding.prompt import PromptStyle, render_few_shot_prompt, render_format_prompt
 from decoding.resolver import ResolveError, resolve
 
+TextFormat = Literal["full", "prompt", "search_replace", "unified_diff"]
 
-class FreeDecoder:
-    """Greedy generation by transformers, read back as a program (``prompt``) or as the document (``full``).
 
-    The paper's baselines R004 (prompt-level grammar, no state machine) and R003 (full regeneration). A program that
-    does not parse leaves ``program`` None, one that does not fit the document leaves ``text`` None.
+@dataclass(frozen=True, slots=True)
+class TextState:
+    """How many ids have been written, and whether the end of sequence was one."""
+
+    length: int = 0
+    ended: bool = False
+
+
+class TextGrammar:
+    """Free text: anything may follow anything, until the end of sequence."""
+
+    start = TextState()
+
+    def __init__(self, end_of_sequence: int, mask_row: int) -> None:
+        self.end_of_sequence, self._mask_row = end_of_sequence, mask_row
+
+    def allowed(self, state: TextState) -> None:
+        """Return None: see ``mask_row``."""
+
+    def mask_row(self, state: TextState) -> int:
+        """Return the chooser's row that allows everything."""
+        return self._mask_row
+
+    def advance(self, state: TextState, token: int) -> TextState:
+        """Return the state after ``token``."""
+        return TextState(state.length + 1, token == self.end_of_sequence)
+
+    def forced(self, state: TextState) -> tuple[list[int], TextState]:
+        """Return nothing: text is free."""
+        return [], state
+
+
+class TextDecoder(Decoder):
+    """Generation of free text, read back as ``format`` says.
+
+    ``full`` is the edited document (the paper's baseline R003), ``prompt`` a program without the state machine (R004),
+    ``search_replace`` and ``unified_diff`` are the formats of ``decoding.formats``. What cannot be read or does not fit
+    the document leaves ``text`` None.
+
+    Args:
+        lookup: the settings of prompt lookup decoding, (longest n-gram, ids to draft, most recent?), or None for one id
+            per forward.
+        unique: refuse a search block that occurs more than once; else its first occurrence is taken, as Aider does.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         encoder: ProgramEncoder,
-        kind: Literal["prompt", "full"],
+        format: TextFormat,
         *,
         style: PromptStyle = "numbered",
+        lookup: tuple[int, int, bool] | None = None,
+        unique: bool = False,
         max_tokens: int | None = None,
+        batch_size: int = 1,
+        backend: Backend | None = None,
     ) -> None:
-        self.model, self.encoder, self.kind = model.eval(), encoder, kind
-        self.style, self.max_tokens = style, max_tokens
-        self.context = context_length(model)
+        super().__init__(model, encoder, batch_size=batch_size, backend=backend, max_tokens=max_tokens)
+        self.format, self.style, self.lookup, self.unique = format, style, lookup, unique
+        self.grammar = TextGrammar(encoder.table.end_of_sequence, self.chooser.unmasked)
 
-    def decode(self, requests: list[EditRequest]) -> list[Edit]:
-        """Decode every request."""
-        return [self.decode_one(request) for request in requests]
-
-    @torch.inference_mode()
-    def decode_one(self, request: EditRequest, number: int = 0) -> Edit:
-        """Decode one request; ``number`` is accepted for symmetry and has no effect on greedy decoding."""
-        started = time.perf_counter()
-        if self.kind == "full":
-            messages = render_regeneration_prompt(request.instruction, request.document)
-        else:
+    def open(self, request: EditRequest, number: int = 0) -> Sequence:
+        """See ``Decoder``."""
+        if self.format == "prompt":
             messages = render_few_shot_prompt(request.instruction, request.document, self.style)
+        else:
+            messages = render_format_prompt(request.instruction, request.document, self.format)
         prompt = self.encoder.prompt(messages)
-        limit, limit_reason = answer_budget(self, request.document, len(prompt))
-        ids = self._generate(prompt, limit) if limit else []
-        end = self.encoder.table.end_of_sequence
-        ended = bool(ids) and ids[-1] == end
-        stop = "end" if ended else limit_reason
-        stats = EditStats(prompt_tokens=len(prompt), forwards=len(ids), decoded=len(ids), stop=stop)
-        text, program = self._read(ids[:-1] if ended else ids, request.document, ended)
-        stats.wall_s = time.perf_counter() - started
-        return Edit(text, program, ids, stats)
+        limit, reason = self.budget(request.document, prompt)
+        drafter = None
+        if self.lookup:
+            longest, count, recent = self.lookup
+            drafter = PromptLookup(longest, count, recent=recent)
+        return Sequence(prompt, self.grammar, limit, reason, number, drafter=drafter)
 
-    def _generate(self, prompt: list[int], limit: int) -> list[int]:
-        fed = torch.tensor([prompt], device=self.model.device)
-        out = self.model.generate(
-            input_ids=fed,
-            attention_mask=torch.ones_like(fed),
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            max_new_tokens=limit,
-            eos_token_id=self.encoder.table.end_of_sequence,
-            pad_token_id=self.encoder.table.end_of_sequence,
-        )
-        return out[0, len(prompt) :].tolist()
+    def close(self, sequence: Sequence, document: str) -> Edit:
+        """See ``Decoder``."""
+        ids, ended = sequence.ids, sequence.state.ended
+        text, program = self._read(ids[:-1] if ended else ids, document, ended)
+        return Edit(text, program, ids, sequence.stats, math.exp(sequence.log_probability))
 
     def _read(self, ids: list[int], document: str, ended: bool) -> tuple[str | None, Program | None]:
         output = self.encoder.text.decode(ids).decode(errors="replace")
-        if self.kind == "full":
-            return (output if ended else None), None
+        program = None
         try:
-            program = parse(output)
-            return (resolve(program, document) if ended else None), program
-        except GrammarError:
-            return None, None
-        except ResolveError:
-            return None, program
+            if self.format == "full":
+                text = output
+            elif self.format == "search_replace":
+                text = apply_search_replace(output, document, "unique" if self.unique else "first")
+            elif self.format == "unified_diff":
+                text = apply_unified_diff(output, document)
+            else:
+                program = parse(output)
+                text = resolve(program, document)
+        except (GrammarError, ResolveError, FormatError):
+            text = None
+        return (text if ended else None), program

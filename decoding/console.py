@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 20.0
 
 
-def track(items: Sequence[T], label: str) -> Iterator[T]:
-    """Yield ``items``; stderr shows how far it is: a bar on a terminal, a plain line now and then elsewhere."""
+def track(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Yield ``items``; stderr shows how far it is: a bar on a terminal, a plain line now and then elsewhere.
+
+    ``total`` is their number; it may be left out where ``items`` has a length.
+    """
+    total = len(items) if total is None and isinstance(items, Sized) else total
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track as bar
 
-        yield from bar(items, description=label, console=Console(stderr=True))
+        yield from bar(items, description=label, total=total, console=Console(stderr=True))
         return
     started = shown = time.monotonic()
     for done, item in enumerate(items, start=1):
         yield item
         now = time.monotonic()
         if now - shown >= _SECONDS_BETWEEN_LINES:
-            left = (now - started) / done * (len(items) - done)
-            print(f"{label}: {done}/{len(items)}, about {left:.0f} s left", file=sys.stderr, flush=True)
+            left = (now - started) / done * (total - done)
+            print(f"{label}: {done}/{total}, about {left:.0f} s left", file=sys.stderr, flush=True)
             shown = now
 
 

@@ -1,27 +1,33 @@
-"""The splice decoder: one loop that emits only grammatical edit programs and never generates what is forced or copied.
+"""The splice decoder: requests in, edits out, by programs that are grammatical by construction.
 
-    forward(pending) -> one masked choice -> pending = [choice] + everything now forced
-
-Forced ids (literals, digits the range makes unique, and with ``splice="full"`` the copied text) ride on the next
-forward, so an edit costs one forward per real decision.
+What is forced or copied is never generated, and what can be guessed is verified many ids at a time; the ids are those
+of the plain one-id-per-forward loop (``reference_decode``).
 """
 
 from __future__ import annotations
 
+import math
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from decoding.choosing import Chooser
+from decoding.costs import CostCurve, measure_costs
+from decoding.drafts import ProgramDrafter
 from decoding.encoder import ProgramEncoder, Splice
-from decoding.fsm import ProgramFSM, State
+from decoding.engine import EditStats, Engine, Feeding, Sequence, StopReason
+from decoding.forward import Backend, EagerForward, PackedForward, make_forward
+from decoding.fsm import ProgramFSM
 from decoding.grammar import Program
 from decoding.prompt import PromptStyle, render_prompt
 from decoding.resolver import resolve
+from decoding.tokens import TokenizerError
 
-StopReason = Literal["end", "max_ops", "max_tokens", "context"]
 DEFAULT_MAX_OPS = 512
 
 
@@ -34,36 +40,22 @@ class EditRequest:
 
 
 @dataclass(slots=True)
-class EditStats:
-    """What one edit cost. Token counts are program ids; every id is exactly one of decoded, copied, and forced.
-
-    ``copied`` counts the tokens of copied text: with ``splice="none"`` they never enter the model, and are then not
-    part of the ids. Times are seconds of wall clock; ``prefill_s`` is the first forward, included in ``wall_s``.
-    """
-
-    prompt_tokens: int = 0
-    forwards: int = 0
-    decoded: int = 0
-    copied: int = 0
-    forced: int = 0
-    broken_utf8: int = 0
-    wall_s: float = 0.0
-    prefill_s: float = 0.0
-    stop: StopReason = "end"
-
-
-@dataclass(slots=True)
 class Edit:
     """The outcome of a request.
 
     ``text`` is the edited document, or None where a limit ended the program early: then ``program`` holds the
-    operations that were finished (None if there were none), and ``stats.stop`` names the limit.
+    operations that were finished (None if there were none), and ``stats.stop`` names the limit. A request whose text
+    the tokenizer cannot express has no ids, and ``stats.stop`` says why.
+
+    ``confidence`` in [0, 1] ranks edits, so that a caller can fall back to another way below a threshold: the
+    probability of all choices under the masked model, or after a vote the share that the document got.
     """
 
     text: str | None
     program: Program | None
     ids: list[int]
     stats: EditStats
+    confidence: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -71,19 +63,110 @@ class Edit:
         return self.stats.stop == "end"
 
 
-class SpliceDecoder:
-    """Decodes edit programs with a causal language model, one request at a time.
+class Decoder(ABC):
+    """Decodes requests through the engine; subclasses say what is written and how it is read.
+
+    Args:
+        model: a Hugging Face causal LM.
+        batch_size: how many edits share a forward.
+        backend: see ``decoding.forward.make_forward``.
+        max_tokens: limit on written ids, spliced ones included; None means twice the document's tokens plus 256.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        encoder: ProgramEncoder,
+        *,
+        batch_size: int,
+        backend: Backend | None,
+        max_tokens: int | None,
+        temperature: float = 0.0,
+        seed: int = 0,
+        feeding: Feeding = "fused",
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+        self.model, self.encoder = model.eval(), encoder
+        self.max_tokens = max_tokens
+        self.context = context_length(model)
+        vocabulary = model.get_output_embeddings().weight.shape[0]
+        self.chooser = Chooser(encoder.gen_masks, vocabulary, model.device, temperature, seed)
+        self.forward: PackedForward | EagerForward = make_forward(model, batch_size, backend)
+        self.engine = Engine(self.forward, self.chooser, feeding=feeding)
+
+    def decode(self, requests: list[EditRequest]) -> list[Edit]:
+        """Decode every request; limits end in flagged partial results, not exceptions."""
+        edits = dict(self.stream(enumerate(requests)))
+        return [edits[number] for number in range(len(requests))]
+
+    def decode_one(self, request: EditRequest, number: int = 0) -> Edit:
+        """Decode one request; ``number`` selects its sampling noise."""
+        ((_, edit),) = self.stream([(number, request)])
+        return edit
+
+    def stream(self, requests: Iterable[tuple[int, EditRequest]]) -> Iterator[tuple[int, Edit]]:
+        """Decode numbered requests, a batch at a time in flight; yield each with its number as it is finished."""
+        documents: dict[int, str] = {}
+        refused: list[tuple[int, Edit]] = []
+
+        def opened() -> Iterator[Sequence]:
+            for number, request in requests:
+                try:
+                    sequence = self.open(request, number)
+                except TokenizerError as error:
+                    refused.append((number, Edit(None, None, [], EditStats(stop=error.reason))))
+                    continue
+                documents[number] = request.document
+                yield sequence
+
+        for sequence in self.engine.run(opened()):
+            while refused:
+                yield refused.pop(0)
+            yield sequence.number, self.close(sequence, documents.pop(sequence.number))
+        yield from refused
+
+    def budget(self, document: str, prompt: list[int]) -> tuple[int, StopReason]:
+        """Return how many ids may follow the prompt, and the name of the limit: max_tokens or context."""
+        limit = self.max_tokens
+        if limit is None:
+            limit = 2 * len(self.encoder.text.encode(document)) + 256
+        room = self.context - len(prompt)
+        return (max(room, 0), "context") if room < limit else (limit, "max_tokens")
+
+    @abstractmethod
+    def open(self, request: EditRequest, number: int = 0) -> Sequence:
+        """Return the sequence that decodes ``request``.
+
+        Raises:
+            TokenizerError: text that the tokenizer cannot express.
+        """
+
+    @abstractmethod
+    def close(self, sequence: Sequence, document: str) -> Edit:
+        """Read a finished sequence."""
+
+
+class SpliceDecoder(Decoder):
+    """Decodes edit programs with a causal language model.
 
     Args:
         model: any Hugging Face causal LM whose forward takes ``cache`` and ``logits_to_keep``.
         splice: what the model sees after a copy tag: the copied text (``full``) or nothing (``none``). Must match
-        training.
+            training.
         style: the prompt style. Must match training.
         monotone: allow only copies that do not go back in the document.
+        min_span: the fewest lines of a copy.
         temperature: 0 is greedy; above 0 samples from the masked distribution. The noise of a choice depends only on
             ``seed``, the request's number, and the position, not on how the loop feeds tokens.
         max_ops: after so many operations the program is ended and flagged.
         max_tokens: limit on program ids, spliced ones included; None means twice the document's tokens plus 256.
+        drafts: guess headers and bodies and verify them; the result is the same, the forwards fewer.
+        costs: bounds the drafts' width; None measures it on the device when the first edit is decoded.
+        batch_size: how many edits share a forward.
+        backend: ``packed`` (static cache, ragged batches), ``graphs`` (the same under CUDA graphs), ``eager``
+            (transformers' own cache, one edit at a time); None chooses by device.
+        feeding: ``fused``, or ``paper``: see ``decoding.engine.Engine``.
     """
 
     def __init__(
@@ -94,150 +177,113 @@ class SpliceDecoder:
         splice: Splice = "none",
         style: PromptStyle = "numbered",
         monotone: bool = False,
+        min_span: int = 1,
         temperature: float = 0.0,
         seed: int = 0,
         max_ops: int = DEFAULT_MAX_OPS,
         max_tokens: int | None = None,
+        drafts: bool = True,
+        costs: CostCurve | None = None,
+        batch_size: int = 1,
+        backend: Backend | None = None,
+        feeding: Feeding = "fused",
         encoder: ProgramEncoder | None = None,
     ) -> None:
         if max_ops < 1:
             raise ValueError(f"max_ops={max_ops}: a program needs at least one operation")
-        self.model = model.eval()
-        self.encoder = encoder or ProgramEncoder(tokenizer)
-        self.splice, self.style, self.monotone = splice, style, monotone
-        self.temperature, self.seed = temperature, seed
-        self.max_ops, self.max_tokens = max_ops, max_tokens
-        self.context = context_length(model)
-        vocabulary = model.get_output_embeddings().weight.shape[0]
-        masks = torch.zeros(len(self.encoder.gen_masks), vocabulary, dtype=torch.bool)
-        width = min(vocabulary, self.encoder.gen_masks.shape[1])
-        masks[:, :width] = torch.from_numpy(self.encoder.gen_masks[:, :width])
-        self._forbidden = (~masks).to(model.device)
-
-    def decode(self, requests: list[EditRequest]) -> list[Edit]:
-        """Decode every request; limits end in flagged partial results, not exceptions."""
-        return [self.decode_one(request, number) for number, request in enumerate(requests)]
-
-    @torch.inference_mode()
-    def decode_one(self, request: EditRequest, number: int = 0) -> Edit:
-        """Decode one request; ``number`` selects its sampling noise."""
-        started = time.perf_counter()
-        fsm, prompt_ids = self._prepare(request)
-        stats = EditStats(prompt_tokens=len(prompt_ids))
-        limit, limit_reason = answer_budget(self, request.document, len(prompt_ids))
-        cache = DynamicCache(config=self.model.config)
-
-        ids, state = _within(limit, fsm, fsm.start, *fsm.forced(fsm.start))
-        pending = prompt_ids + ids
-        while not state.ended:
-            if len(ids) == limit:
-                stats.stop = limit_reason
-                break
-            logits = self._forward(pending, cache)
-            stats.forwards += 1
-            if stats.forwards == 1:
-                stats.prefill_s = time.perf_counter() - started
-            token = self.choose(logits, fsm, state, number)
-            stats.decoded += 1
-            forced, after = fsm.forced(fsm.advance(state, token))
-            pending, state = _within(limit - len(ids), fsm, state, [token, *forced], after)
-            ids += pending
-        return self._finish(fsm, state, ids, stats, started, request.document)
-
-    # The pieces that the reference loop shares
-
-    def _prepare(self, request: EditRequest) -> tuple[ProgramFSM, list[int]]:
-        messages = render_prompt(request.instruction, request.document, self.style)
-        fsm = ProgramFSM(
-            self.encoder, request.document, splice=self.splice, monotone=self.monotone, max_ops=self.max_ops
+        if min_span < 1:
+            raise ValueError(f"min_span={min_span}: must be at least 1")
+        super().__init__(
+            model,
+            encoder or ProgramEncoder(tokenizer),
+            batch_size=batch_size,
+            backend=backend,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            feeding=feeding,
         )
-        return fsm, self.encoder.prompt(messages)
+        self.splice, self.style, self.monotone, self.min_span = splice, style, monotone, min_span
+        self.max_ops, self.drafts = max_ops, drafts and feeding == "fused"
+        if costs is not None:
+            self.costs = costs
 
-    def _forward(self, ids: list[int], cache: DynamicCache) -> torch.Tensor:
-        """Feed ``ids`` after what ``cache`` holds; return the logits that follow the last one, ``[vocabulary]``."""
-        fed = torch.tensor([ids], device=self.model.device)
-        return self.model(input_ids=fed, cache=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+    @cached_property
+    def costs(self) -> CostCurve:
+        """What a forward costs here by its width."""
+        return measure_costs(self.forward)
 
-    def choose(self, logits: torch.Tensor, fsm: ProgramFSM, state: State, number: int) -> int:
-        """Return the best or a sampled legal id; ``logits`` are ``[vocabulary]``."""
-        legal = fsm.allowed(state)
-        if legal is None:
-            scores = logits.float().masked_fill(self._forbidden[state.matched], float("-inf"))
-        else:
-            scores = logits[torch.tensor(legal, device=logits.device)].float()
-        if self.temperature > 0:
-            scores = scores / self.temperature + self._gumbel(len(scores), number, state.length).to(scores.device)
-        best = int(scores.argmax())
-        return best if legal is None else legal[best]
+    def stream(self, requests: Iterable[tuple[int, EditRequest]]) -> Iterator[tuple[int, Edit]]:
+        """See ``Decoder``."""
+        if self.drafts:
+            self.engine.costs = self.costs
+        return super().stream(requests)
 
-    def _gumbel(self, size: int, number: int, position: int) -> torch.Tensor:
-        """Noise that makes argmax a sample (the Gumbel-max trick), a function of seed, request and position alone."""
-        generator = torch.Generator().manual_seed(hash((self.seed, number, position)) & (2**63 - 1))
-        return -torch.empty(size).exponential_(generator=generator).log()
+    def open(self, request: EditRequest, number: int = 0) -> Sequence:
+        """See ``Decoder``."""
+        fsm = ProgramFSM(
+            self.encoder,
+            request.document,
+            splice=self.splice,
+            monotone=self.monotone,
+            min_span=self.min_span,
+            max_ops=self.max_ops,
+        )
+        prompt = self.encoder.prompt(render_prompt(request.instruction, request.document, self.style))
+        limit, reason = self.budget(request.document, prompt)
+        drafter = ProgramDrafter(self.encoder) if self.drafts else None
+        return Sequence(prompt, fsm, limit, reason, number, drafter)
 
-    def _finish(
-        self, fsm: ProgramFSM, state: State, ids: list[int], stats: EditStats, started: float, document: str
-    ) -> Edit:
+    def close(self, sequence: Sequence, document: str) -> Edit:
+        """See ``Decoder``."""
+        stats, fsm, state = sequence.stats, sequence.grammar, sequence.state
         if stats.stop == "end" and len(state.ops) >= self.max_ops:
             stats.stop = "max_ops"
-        program, stats.broken_utf8 = fsm.program(state, ids)
-        stats.forced = len(ids) - stats.decoded - state.spliced
+        program, stats.broken_utf8 = fsm.program(state, sequence.ids)
+        stats.forced = len(sequence.ids) - stats.decoded - state.spliced
         stats.copied = state.spliced if self.splice == "full" else self._copied_tokens(fsm, program)
         text = resolve(program, document) if stats.stop == "end" else None
-        stats.wall_s = time.perf_counter() - started
-        return Edit(text, program if program.ops else None, ids, stats)
+        return Edit(text, program if program.ops else None, sequence.ids, stats, math.exp(sequence.log_probability))
 
     def _copied_tokens(self, fsm: ProgramFSM, program: Program) -> int:
         return sum(len(self.encoder.span(fsm.lines, op.first, op.last)) for op in program.copies)
 
 
-def _within(room: int, fsm: ProgramFSM, before: State, run: list[int], after: State) -> tuple[list[int], State]:
-    """Cut ``run``, which leads from ``before`` to ``after``, to ``room`` ids; return it and the state it leads to."""
-    if len(run) <= room:
-        return run, after
-    for index in run[:room]:
-        before = fsm.advance(before, index)
-    return run[:room], before
-
-
 def reference_decode(decoder: SpliceDecoder, request: EditRequest, number: int = 0) -> Edit:
-    """Decode with one id per forward and nothing fused: what ``decode_one`` must equal, id for id, in fp32.
+    """Decode with one id per forward, nothing fused, drafted or batched, over transformers' own cache.
 
-    Also the cost model of a decoder without forced prefills: every structural and spliced id is a forward of its own.
+    What every other way of decoding must equal, id for id, in fp32; and the cost of a decoder in which every structural
+    and spliced id is a forward of its own.
     """
+    sequence = decoder.open(request, number)
+    fsm, stats = sequence.grammar, sequence.stats
+    stats.prompt_tokens = len(sequence.prompt)
+    started = time.perf_counter()
+    cache = DynamicCache(config=decoder.model.config)
+    ids: list[int] = []
+    state, pending = fsm.start, sequence.prompt
     with torch.inference_mode():
-        started = time.perf_counter()
-        fsm, prompt_ids = decoder._prepare(request)
-        stats = EditStats(prompt_tokens=len(prompt_ids))
-        limit, limit_reason = answer_budget(decoder, request.document, len(prompt_ids))
-        cache = DynamicCache(config=decoder.model.config)
-        ids: list[int] = []
-        state, pending = fsm.start, prompt_ids
-        while not state.ended:
-            if len(ids) >= limit:
-                stats.stop = limit_reason
-                break
-            logits = decoder._forward(pending, cache)
+        while not state.ended and len(ids) < sequence.limit:
+            fed = torch.tensor([pending], device=decoder.model.device)
+            output = decoder.model(input_ids=fed, cache=cache, use_cache=True, logits_to_keep=1)
             stats.forwards += 1
+            stats.fed += len(pending)
+            stats.heads += 1
             legal = fsm.allowed(state)
             if legal is not None and len(legal) == 1:
                 token = legal[0]
             else:
-                token = decoder.choose(logits, fsm, state, number)
+                token, log = decoder.chooser(output.logits[0], [decoder.engine.decision(sequence, state)])[0]
+                sequence.log_probability += log
                 stats.decoded += 1
             state = fsm.advance(state, token)
             ids.append(token)
             pending = [token]
-        return decoder._finish(fsm, state, ids, stats, started, request.document)
-
-
-def answer_budget(decoder, document: str, prompt_tokens: int) -> tuple[int, StopReason]:
-    """Return how many ids a decoder may add to its prompt, and the name of the limit: max_tokens or context."""
-    limit = decoder.max_tokens
-    if limit is None:
-        limit = 2 * len(decoder.encoder.text.encode(document)) + 256
-    room = decoder.context - prompt_tokens
-    return (max(room, 0), "context") if room < limit else (limit, "max_tokens")
+    if not state.ended:
+        stats.stop = sequence.limit_reason
+    stats.wall_s = time.perf_counter() - started
+    sequence.ids, sequence.state = ids, state
+    return decoder.close(sequence, request.document)
 
 
 def context_length(model: PreTrainedModel) -> int:

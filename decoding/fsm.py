@@ -66,6 +66,8 @@ class ProgramFSM:
 
     Args:
         monotone: copies must not go back: each starts after the end of the one before (as every difflib oracle does).
+        min_span: the fewest lines of a copy; shorter ones are not legal, so what they would keep is written (the
+            minimum-span policy m* of paper section 2.4, in lines).
         max_ops: after so many operations only the end is legal.
     """
 
@@ -76,11 +78,12 @@ class ProgramFSM:
         *,
         splice: Splice = "none",
         monotone: bool = False,
+        min_span: int = 1,
         max_ops: int | None = None,
     ) -> None:
         self.encoder, self.table = encoder, encoder.table
         self.lines = split_lines(document)
-        self.splice, self.monotone, self.max_ops = splice, monotone, max_ops
+        self.splice, self.monotone, self.min_span, self.max_ops = splice, monotone, min_span, max_ops
         table = self.table
         self.start = State(Phase.AWAIT_OP, tuple(table.program_open), literal=len(table.program_open))
         self._heads = {
@@ -149,6 +152,28 @@ class ProgramFSM:
             state = self.advance(state, legal[0])
         return out, state
 
+    def mask_row(self, state: State) -> int:
+        """Return the row of ``encoder.gen_masks`` that says what may follow inside a gen body."""
+        return state.matched
+
+    def units(self, state: State, run: list[int]) -> list[int]:
+        """Return how the paper's decoder cuts ``run``, which starts at ``state``, into forwards (section 2.3).
+
+        The rest of a literal rides with the id that selects it; every other id, chosen or forced by the range, and
+        every spliced span is a forward of its own.
+        """
+        sizes: list[int] = []
+        for token in run:
+            in_queue = state.at < len(state.queue)
+            first_spliced = in_queue and state.at == state.literal
+            rest_of_head = state.phase is Phase.AFTER_LT and len(state.head) > 1
+            if sizes and (in_queue or rest_of_head) and not first_spliced:
+                sizes[-1] += 1
+            else:
+                sizes.append(1)
+            state = self.advance(state, token)
+        return sizes
+
     def program(self, state: State, ids: list[int]) -> tuple[Program, int]:
         """Return the finished operations of ``state``, whose ids are ``ids``, and how many bodies are not UTF-8.
 
@@ -174,7 +199,7 @@ class ProgramFSM:
             if phase is Phase.CLOSE:
                 ok = bool(state.ops)
             elif phase is Phase.COPY_LINES:
-                ok = not full and self._first_bound(state) <= len(self.lines)
+                ok = not full and self._first_bound(state) <= len(self.lines) - self.min_span + 1
             else:
                 ok = not full
             if ok:
@@ -232,7 +257,8 @@ class ProgramFSM:
         return 1 + next((op.last for op in reversed(state.ops) if isinstance(op, Copy)), 0)
 
     def _number_bounds(self, state: State) -> tuple[int, int]:
-        return (state.first or self._first_bound(state)), len(self.lines)
+        n, more = len(self.lines), self.min_span - 1
+        return (state.first + more, n) if state.first else (self._first_bound(state), n - more)
 
 
 @lru_cache(maxsize=16)

@@ -80,9 +80,16 @@ def _or_refuse(encoder: type, name: str):
 
 
 def load_model(
-    name: str, *, dtype: torch.dtype | None = None, device: str | None = None, base: str | None = None
+    name: str,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | None = None,
+    base: str | None = None,
+    random_weights: bool = False,
 ) -> PreTrainedModel:
     """Load a causal LM for inference, in evaluation mode.
+
+    ``random_weights`` makes the model from its configuration alone, for measurements that do not depend on weights.
 
     An adapter folder (``adapter_config.json``) is put on ``base``, by default the model its configuration names.
     ``dtype`` None means bfloat16 on an accelerator and float32 on a CPU; ``device`` None means the accelerator if any.
@@ -92,7 +99,7 @@ def load_model(
     """
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     quiet_progress()
     if device is None:
@@ -112,6 +119,10 @@ def load_model(
             raise UserError(_cannot_load("adapter", name, error)) from None
     folder = local_name(source)
     try:
+        if random_weights:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            with torch.device(device):  # made where it will run
+                return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False).eval()
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         hint = "; name its base model with base=" if adapter.is_file() else ""

@@ -85,6 +85,23 @@ def render_few_shot_prompt(instruction: str, document: str, style: PromptStyle =
     return messages
 
 
-def render_regeneration_prompt(instruction: str, document: str) -> list[dict[str, str]]:
-    """Return messages that ask for the whole edited document (baseline R003)."""
-    return chat("Edit the document. Reply with the whole edited document and nothing else.", document, instruction)
+_FORMAT_TASKS = {
+    "full": "Edit the document. Reply with the whole edited document and nothing else.",
+    "search_replace": (
+        "Edit the document. Reply with search/replace blocks and nothing else: a line <<<<<<< SEARCH, the exact lines "
+        "to find, a line =======, the lines to put there, a line >>>>>>> REPLACE."
+    ),
+    "unified_diff": "Edit the document. Reply with a unified diff and nothing else.",
+}
+
+
+def render_format_prompt(instruction: str, document: str, format: str) -> list[dict[str, str]]:
+    """Return messages that ask for an edit in another format: ``full`` (the whole edited document, baseline R003),
+    ``search_replace`` or ``unified_diff``.
+
+    Raises:
+        ValueError: an unknown format.
+    """
+    if format not in _FORMAT_TASKS:
+        raise ValueError(f"format={format!r}: choose one of {', '.join(_FORMAT_TASKS)}")
+    return chat(_FORMAT_TASKS[format], document, instruction)

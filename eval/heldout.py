@@ -6,8 +6,12 @@
     python eval/heldout.py --ckpt RUN corpus=[hevalfix-js] data=data/oracles    # on another corpus
     python eval/heldout.py --ckpt Qwen/Qwen2.5-Coder-0.5B-Instruct data=data/oracles corpus=[hevalfix-py]
 
+    accelerate launch --multi_gpu eval/heldout.py --ckpt RUN batch_size=16      # a share of the cases each
+
 Strategies: fsm (programs under the grammar; for an untrained model the paper's R005), monotone (the same, copies in
-document order only), prompt (few-shot programs as free text, R004), full (regenerate the document, R003).
+document order only), vote (several sampled programs, and the document that most of them make), prompt (few-shot
+programs as free text, R004), full (regenerate the document, R003), search_replace and unified_diff (the formats of
+other tools).
 
 Prompt style, splice setting, oracles and base model come from the checkpoint's run; a key given here overrides them.
 Writes to out=: cases.jsonl (a row per case, as it is decoded; the same command goes on where it stopped), summary.json,
@@ -30,7 +34,8 @@ class Config(ScoreConfig):
 def main(config: Config) -> None:
     """Decode, score, print and write."""
     try:
-        print(score_checkpoints(config))
+        if (text := score_checkpoints(config)) is not None:
+            print(text)
     except OSError as error:
         raise UserError(f"cannot write the results: {error}") from None
 

@@ -132,3 +132,40 @@ def rate(flags: Iterable[bool]) -> Rate:
     """Count true flags."""
     values = list(flags)
     return Rate(sum(values), len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class RiskCoverage:
+    """What is gained by answering only where confidence is high, and falling back elsewhere.
+
+    Attributes:
+        points: (coverage asked for, threshold, accepted, exact): at the highest threshold whose coverage is at least as
+            asked, how many edits are accepted and how many of these are exact.
+        aurc: area under the risk-coverage curve, the mean risk over all coverages 1/n to 1 (Geifman and El-Yaniv 2019);
+            0 is perfect, and a confidence that says nothing gives the plain error rate. Ties count by their mean.
+    """
+
+    points: list[tuple[float, float, int, int]]
+    aurc: float
+
+
+def risk_coverage(
+    confidences: list[float], exact: list[bool], coverages: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
+) -> RiskCoverage | None:
+    """Return risk against coverage of edits with these confidences, or None where there are none."""
+    n = len(confidences)
+    if n == 0:
+        return None
+    levels: dict[float, list[bool]] = {}
+    for confidence, right in sorted(zip(confidences, exact, strict=True), reverse=True):
+        levels.setdefault(confidence, []).append(right)
+    steps: list[tuple[float, int, int]] = []  # threshold, accepted, exact
+    accepted = right = 0
+    risks = 0.0
+    for threshold, group in levels.items():
+        share = sum(group) / len(group)
+        risks += sum(1 - (right + share * k) / (accepted + k) for k in range(1, len(group) + 1))
+        accepted, right = accepted + len(group), right + sum(group)
+        steps.append((threshold, accepted, right))
+    points = [(wanted, *next(step for step in steps if step[1] >= wanted * n - 1e-9)) for wanted in coverages]
+    return RiskCoverage(points, risks / n)

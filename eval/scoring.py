@@ -8,19 +8,25 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cad_train.run_folder import environment
+from cad_train.config import NOT_RESUMED
+from cad_train.run_folder import differing, environment
 from data_prep.build import OracleRow, fingerprint, read_manifest, read_split
-from data_prep.rows import read_rows_tolerant, write_rows, write_text
+from data_prep.rows import read_rows, read_rows_tolerant, write_rows, write_text
 from decoding.commandline import UserError
 from decoding.console import track
 from decoding.grammar import parse, render
 from eval.checkpoints import Checkpoint, find_checkpoint, model_identity
 from eval.metrics import endpoints, exact_match, out_of_range, outcome, trimmed_match
+from eval.processes import Processes
 from eval.tables import report, summarise
 
-Strategy = Literal["fsm", "monotone", "prompt", "full"]
+if TYPE_CHECKING:
+    from decoding.decoder import Edit
+    from decoding.encoder import ProgramEncoder
+
+Strategy = Literal["fsm", "monotone", "vote", "prompt", "full", "search_replace", "unified_diff"]
 
 
 @dataclass
@@ -37,10 +43,14 @@ class ScoreConfig:
     base: str | None = None  # the untrained model, and the base of adapters; default the run's
     style: Literal["numbered", "plain"] | None = None  # default the run's, else numbered
     splice: Literal["none", "full"] | None = None  # default the run's, else none
-    temperature: float = 0.0  # 0 is greedy
+    min_span: int = 1  # the fewest lines of a copy, under the grammar
+    temperature: float = 0.0  # of the strategies under the grammar; 0 is greedy, and 0.7 where a vote needs samples
+    samples: int = 8  # programs of a vote
     seed: int = 0  # of sampling
     max_ops: int = 64  # operations an edit may have
     max_tokens: int | None = None  # tokens of an answer; default twice the document's plus 256
+    batch_size: int = 1  # edits that share each forward; wall clock of an edit then includes its neighbours
+    backend: Literal["packed", "graphs", "eager"] | None = None  # default by device; see decoding/forward.py
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on an accelerator, float32 on a CPU
     device: str | None = None  # default the accelerator if there is one
     out: str | None = None  # default RUN/heldout, or results/NAME for a model without a run
@@ -48,8 +58,10 @@ class ScoreConfig:
     def __post_init__(self) -> None:
         if not self.ckpt:
             raise ValueError("ckpt names nothing to score: give --ckpt PATH")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit={self.limit}: must be at least 1")
+        for key in ("limit", "batch_size", "min_span", "samples", "max_ops"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ValueError(f"{key}={value}: must be at least 1")
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature}: must be at least 0")
         if len(set(self.ckpt)) < len(self.ckpt):
@@ -67,8 +79,14 @@ class System:
     seed: int | None
 
 
-def score_checkpoints(config: ScoreConfig) -> str:
-    """Score every checkpoint and baseline of ``config``; return the report, which is also written to the out folder."""
+def score_checkpoints(config: ScoreConfig) -> str | None:
+    """Score every checkpoint and baseline of ``config``; return the report, which is also written to the out folder.
+
+    Under a launcher each process decodes its share of the cases; only the main one reports, the others return None.
+    """
+    from decoding.decoder import EditRequest
+
+    processes = Processes()
     checkpoints = [find_checkpoint(name) for name in config.ckpt]
     style = _common(config.style, checkpoints, "style", "numbered")
     splice = _common(config.splice, checkpoints, "splice", "none")
@@ -76,35 +94,40 @@ def score_checkpoints(config: ScoreConfig) -> str:
     base = config.base or next((c.config.model for c in checkpoints if c.config), None)
     if config.baseline and base is None:
         raise UserError("baseline= needs the untrained model: name it with base=")
-    systems = [System(f"checkpoint, {config.strategy}", c.name, c.model, config.strategy, c.seed) for c in checkpoints]
+    systems = [
+        System(f"{_label(c, checkpoints)}, {config.strategy}", c.name, c.model, config.strategy, c.seed)
+        for c in checkpoints
+    ]
     systems += [System(f"untrained, {name}", base, base, name, None) for name in config.baseline]
 
     out = Path(config.out or _default_out(checkpoints))
-    settings = {
-        "format": 1,
-        "rows": fingerprint(rows),
-        "style": style,
-        "splice": splice,
-        **{key: getattr(config, key) for key in ("temperature", "seed", "max_ops", "max_tokens", "dtype")},
-    }
-    done = _done_rows(out, settings)
-    cases: list[dict[str, Any]] = []
-    with (out / "cases.jsonl").open("a", encoding="utf-8") as file:
+    kept = ("min_span", "temperature", "samples", "seed", "max_ops", "max_tokens", "dtype")
+    settings = {"format": 2, "rows": fingerprint(rows), "style": style, "splice": splice}
+    settings |= {key: getattr(config, key) for key in kept}
+    if processes.main:
+        _collect(out, settings)
+    processes.wait()
+    done = {_key(row): row for row in read_rows(out / "cases.jsonl")}
+    with processes.file(out / "cases.jsonl").open("a", encoding="utf-8") as file:
         for system in systems:
             identity = model_identity(system.model)
-            # A case keeps its number, and with it its sampling noise, when an interrupted call goes on.
-            todo = [pair for pair in enumerate(rows) if (system.strategy, identity, pair[1].id) not in done]
-            cases += [done[key] for row in rows if (key := (system.strategy, identity, row.id)) in done]
-            if todo:
-                decoder = _decoder(system, config, base, style, splice)
-                for number, row in track(todo, f"{system.label} {system.checkpoint}"):
-                    case = {"identity": identity} | asdict(system) | _case(decoder, row, number)
-                    file.write(json.dumps(case, ensure_ascii=False) + "\n")
-                    file.flush()
-                    cases.append(case)
-                del decoder
-    cases += [_identity_case(row) for row in rows]
-
+            # A case keeps its number, and with it its sampling noise, wherever and whenever it is decoded.
+            todo = [(n, row) for n, row in enumerate(rows) if (system.strategy, identity, row.id) not in done]
+            todo = processes.share(todo)
+            if not todo:
+                continue
+            decoder = _decoder(system, config, base, style, splice, processes.device(config.device))
+            requests = [(number, EditRequest(row.instruction, row.before)) for number, row in todo]
+            label = f"{system.label} {system.checkpoint}{processes.suffix}"
+            for number, edit in track(decoder.stream(requests), label, total=len(todo)):
+                case = {"identity": identity} | asdict(system) | _case(edit, decoder.encoder, rows[number])
+                file.write(json.dumps(case, ensure_ascii=False) + "\n")
+                file.flush()
+            del decoder
+    processes.wait()
+    if not processes.main:
+        return None
+    cases = _collect(out, settings, [(s.strategy, model_identity(s.model), r.id) for s in systems for r in rows])
     summary = {
         "command": shlex.join(["python", *sys.argv]),
         "checkpoints": [
@@ -113,9 +136,9 @@ def score_checkpoints(config: ScoreConfig) -> str:
         ],
         "base": base,
         "data": source,
-        "settings": settings,
+        "settings": settings | {"batch_size": config.batch_size},
         "environment": environment(),
-        "systems": summarise(cases),
+        "systems": summarise(cases + [_identity_case(row) for row in rows]),
     }
     write_text(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     text = report(summary)
@@ -138,22 +161,16 @@ def score_edit(edit_text: str | None, program, parsed: bool, row: OracleRow) -> 
     }
 
 
-def _case(decoder, row: OracleRow, number: int) -> dict[str, Any]:
-    from decoding.decoder import Edit, EditRequest, EditStats
-    from decoding.tokens import TokenizerError
-
-    try:
-        edit = decoder.decode_one(EditRequest(row.instruction, row.before), number)
-    except TokenizerError as error:  # a document this tokenizer cannot express is a failed case, not a failed run
-        edit = Edit(None, None, [], EditStats(stop=error.reason))
+def _case(edit: Edit, encoder: ProgramEncoder, row: OracleRow) -> dict[str, Any]:
     # Free text has no program, but an answer that ended is read as what it is: the document.
     parsed = edit.complete and (edit.program is not None or edit.text is not None)
     gens = edit.program.gens if edit.program else []
-    body_tokens = sum(len(decoder.encoder.text.encode(op.content)) for op in gens)
+    body_tokens = sum(len(encoder.text.encode(op.content)) for op in gens)
     return {
         **_about(row),
         **score_edit(edit.text, edit.program, parsed, row),
         **asdict(edit.stats),
+        "confidence": edit.confidence,
         "output_tokens": edit.stats.copied + body_tokens if edit.program else len(edit.ids),
         "program": render(edit.program) if edit.program else None,
         "output": edit.text,
@@ -231,41 +248,75 @@ def _default_out(checkpoints: list[Checkpoint]) -> Path:
     return Path("results") / "+".join(Path(c.name).name for c in checkpoints)
 
 
-def _done_rows(out: Path, settings: dict[str, Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Rows of an earlier, interrupted call with the same settings, by (strategy, model, case); others are removed."""
+def _key(case: dict[str, Any]) -> tuple[str, str, str]:
+    return case["strategy"], case["identity"], case["id"]
+
+
+def _collect(
+    out: Path, settings: dict[str, Any], order: list[tuple[str, str, str]] | None = None
+) -> list[dict[str, Any]]:
+    """Gather the rows that calls with these settings, finished or not, left in ``out``; rewrite them as cases.jsonl.
+
+    Rows of other settings are removed. With ``order``, the keys of the cases in question, these come first and are
+    returned.
+    """
     out.mkdir(parents=True, exist_ok=True)
     cases, record = out / "cases.jsonl", out / "settings.json"
-    if cases.exists() and record.exists() and json.loads(record.read_text(encoding="utf-8")) == settings:
-        rows = [row for _, row, problem in read_rows_tolerant(cases) if not problem]
-    else:
-        rows = []
-    # Rewritten, so that a last row that was cut off is not followed by another on its line.
-    write_rows(cases, rows)
+    files = [file for file in (cases, *sorted(out.glob("cases-*.jsonl"))) if file.exists()]
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    if record.exists() and json.loads(record.read_text(encoding="utf-8")) == settings:
+        for file in files:
+            # A last row that was cut off is dropped, and not followed by another on its line.
+            rows |= {_key(row): row for _, row, problem in read_rows_tolerant(file) if not problem}
+    asked = [rows.pop(key) for key in order or () if key in rows]
+    write_rows(cases, [*asked, *rows.values()])
     write_text(record, json.dumps(settings, indent=2) + "\n")
-    return {(row["strategy"], row["identity"], row["id"]): row for row in rows}
+    for file in files:
+        if file != cases:
+            file.unlink()
+    return asked
 
 
-def _decoder(system: System, config: ScoreConfig, base: str | None, style: str, splice: str):
+def _label(checkpoint: Checkpoint, checkpoints: list[Checkpoint]) -> str:
+    """The same label, and so a pooled row, for runs that differ in nothing but the seed."""
+    if len(checkpoints) == 1:
+        return "checkpoint"
+    if any(c.config is None for c in checkpoints):
+        return checkpoint.name
+    first = asdict(checkpoints[0].config)
+    keys = {key for c in checkpoints for key, _, _ in differing(asdict(c.config), first)}
+    return "checkpoint" if keys <= {"seed", *NOT_RESUMED} else checkpoint.name
+
+
+def _decoder(system: System, config: ScoreConfig, base: str | None, style: str, splice: str, device: str | None):
     import torch
 
-    from decoding.baselines import FreeDecoder
+    from decoding.baselines import TextDecoder
     from decoding.decoder import SpliceDecoder
     from decoding.loading import load_encoder, load_model
+    from decoding.voting import VotingDecoder
 
     dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
-    model = load_model(system.model, dtype=dtype, device=config.device, base=base)
+    model = load_model(system.model, dtype=dtype, device=device, base=base)
     encoder = load_encoder(system.model)
-    if system.strategy in ("prompt", "full"):
-        return FreeDecoder(model, encoder, system.strategy, style=style, max_tokens=config.max_tokens)
-    return SpliceDecoder(
-        model,
-        encoder.tokenizer,
-        encoder=encoder,
-        splice=splice,
-        style=style,
-        monotone=system.strategy == "monotone",
-        temperature=config.temperature,
-        seed=config.seed,
-        max_ops=config.max_ops,
-        max_tokens=config.max_tokens,
-    )
+    shared = {"batch_size": config.batch_size, "backend": config.backend, "max_tokens": config.max_tokens}
+    try:
+        if system.strategy in ("prompt", "full", "search_replace", "unified_diff"):
+            return TextDecoder(model, encoder, system.strategy, style=style, **shared)
+        voting = system.strategy == "vote"
+        decoder = SpliceDecoder(
+            model,
+            encoder.tokenizer,
+            encoder=encoder,
+            splice=splice,
+            style=style,
+            monotone=system.strategy == "monotone",
+            min_span=config.min_span,
+            temperature=config.temperature or (0.7 if voting else 0.0),
+            seed=config.seed,
+            max_ops=config.max_ops,
+            **shared,
+        )
+        return VotingDecoder(decoder, config.samples) if voting else decoder
+    except ValueError as error:  # a setting that this model, or this strategy, does not allow
+        raise UserError(str(error)) from None

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from decoding.console import markdown_table
-from eval.metrics import OUTCOMES, rate
+from eval.metrics import OUTCOMES, Rate, rate, risk_coverage
 
 _OUTCOME_NAMES = {
     "exact_match": "EM",
@@ -67,6 +67,14 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "wall_s_mean": statistics.mean(row["wall_s"] for row in decoded),
             "stops": dict(Counter(row["stop"] for row in decoded)),
         }
+        curve = risk_coverage([row["confidence"] for row in decoded], [row["exact"] for row in decoded])
+        figures["risk_coverage"] = {
+            "aurc": curve.aurc,
+            "points": [
+                {"coverage": coverage, "threshold": threshold, "exact_match": Rate(exact, accepted).as_json()}
+                for coverage, threshold, accepted, exact in curve.points
+            ],
+        }
     return figures
 
 
@@ -100,6 +108,14 @@ def report(summary: dict[str, Any]) -> str:
             ["system", "corpus", *_OUTCOME_NAMES.values(), "total"],
             [[e["label"], e["corpus"], *e["outcomes"].values(), e["n"]] for e in summary["systems"] if "forwards" in e],
         ),
+        "",
+        "EM among the edits with the highest confidence, by the share of all that is accepted (risk against coverage); "
+        "AURC is the mean error over all such shares, to be held against the error at 100 %:",
+        "",
+        markdown_table(
+            ["system", "corpus", *_COVERAGES, "AURC"],
+            [_coverage(entry) for entry in summary["systems"] if "forwards" in entry],
+        ),
     ]
     seeds_rows = [
         [
@@ -124,6 +140,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 _QUALITY = ["system", "corpus", "n", "EM", "trimmed EM", "program EM", "parsed", "start", "end", "out of range"]
+_COVERAGES = ["10 %", "25 %", "50 %", "75 %", "100 %"]
 _COST = ["system", "corpus", "forwards", "decided tokens", "copied share", "wall (s)"]
 
 
@@ -153,6 +170,12 @@ def _cost(entry: dict[str, Any]) -> list[str]:
         share,
         f"{entry['wall_s_median']:.2f}",
     ]
+
+
+def _coverage(entry: dict[str, Any]) -> list[str]:
+    curve = entry["risk_coverage"]
+    cells = [_count(point["exact_match"]) for point in curve["points"]]
+    return [entry["label"], entry["corpus"], *cells, f"{curve['aurc']:.2f}"]
 
 
 def _spread(entry: dict[str, Any], key: str) -> str:

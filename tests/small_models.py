@@ -12,11 +12,22 @@ from typing import Literal
 import pytest
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from decoding.encoder import ProgramEncoder
 
 torch.set_num_threads(1)
+
+SMOLLM2 = Path(__file__).resolve().parents[1] / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ADDED_TEXT = "<tool_call>"  # an added token that is not special, as Qwen has
@@ -197,6 +208,15 @@ def qwen_encoder() -> ProgramEncoder:
     return ProgramEncoder(qwen_tokenizer())
 
 
+@cache
+def smollm2_encoder() -> ProgramEncoder:
+    """Return the program encoder of SmolLM2's tokenizer, read from its GGUF file; skips where that is absent."""
+    if not SMOLLM2.is_file():
+        pytest.skip(f"needs models/{SMOLLM2.name}: make quickstart fetches it")
+    pytest.importorskip("gguf", reason="reading a GGUF file needs the gguf package")
+    return ProgramEncoder(AutoTokenizer.from_pretrained(str(SMOLLM2.parent), gguf_file=SMOLLM2.name))
+
+
 def _byte_alphabet() -> dict[int, int]:
     """GPT-2's stand-in code point for every byte: itself where printable, else from U+0100 on in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -204,8 +224,16 @@ def _byte_alphabet() -> dict[int, int]:
     return {byte: byte for byte in printable} | {byte: 0x100 + rank for rank, byte in enumerate(hidden)}
 
 
+ModelKind = Literal["qwen2", "llama", "mistral"]
+_CLASSES = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+}
+
+
 def tiny_model(
-    kind: Literal["qwen2", "llama"],
+    kind: ModelKind,
     vocabulary: int,
     seed: int,
     *,
@@ -213,15 +241,20 @@ def tiny_model(
     successors: tuple[tuple[int, int], ...] = (),
     bias: float = 6.0,
     positions: int = 4096,
+    window: int | None = None,
 ) -> torch.nn.Module:
     """Return a random two-layer causal LM in fp32, for evaluation, whose choices are seldom near-ties.
 
     The logits have a spread of about 3; those of the ids ``favoured`` are about ``bias`` higher in every context, and
-    that of b after a about twice ``bias`` for every pair (a, b) of ``successors``.
+    that of b after a about twice ``bias`` for every pair (a, b) of ``successors``. With a ``window`` both layers of a
+    mistral see only so many positions, and one of a qwen2; a llama has none.
     """
-    config_class, model_class = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}[
-        kind
-    ]
+    config_class, model_class = _CLASSES[kind]
+    windows = {}
+    if kind == "mistral":
+        windows = {"sliding_window": window}
+    elif window is not None:
+        windows = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
     config = config_class(
         vocab_size=vocabulary,
         hidden_size=32,
@@ -234,6 +267,7 @@ def tiny_model(
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
+        **windows,
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)

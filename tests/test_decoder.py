@@ -1,202 +1,287 @@
-"""The splice decoder equals its one-token reference, keeps its accounts, and ends at limits in flagged results."""
+"""The splice decoder equals its one-token reference however it runs, keeps its accounts, ends at limits in flagged
+results, and samples by request and position alone."""
 
 from __future__ import annotations
 
-import random
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import SUPPORTED, encoder_of, tiny_model, tokenizer_of
+from small_decoders import (
+    DOCUMENTS,
+    FREE,
+    STEEP,
+    Watch,
+    assert_accounts,
+    assert_same_edit,
+    decoder_of,
+    program_ids,
+    scripted,
+    taught,
+)
+from small_models import SUPPORTED, encoder_of
 
 from data_prep.oracle import build_oracle
-from decoding.baselines import FreeDecoder
+from decoding.choosing import Chooser, Decision
 from decoding.decoder import EditRequest, SpliceDecoder, reference_decode
 from decoding.fsm import ProgramFSM
-from decoding.grammar import Copy, Program, render
-from decoding.prompt import render_few_shot_prompt, render_prompt, render_regeneration_prompt
+from decoding.grammar import Copy, Gen, Program
+from decoding.prompt import render_prompt
 from decoding.resolver import resolve
 
-PADDING = 14  # rows of the embedding that no token uses, as in most released models
-DOCUMENTS = (
-    "",
-    "one line",
-    "def add(a, b):\n    return a - b\n",
-    '</program>\n<copy lines="1-2"/>\n<|im_end|>\n<gen>\n</gen>',
-    "a\r\nb\u2028\n\x00\n\U000130c0 e\u0301\n" * 3,
-    "\n".join(f"value_{number} = {number * 7}" for number in range(200)),
-    "\n" * 12,
-)
+LINES = ("", "x", "  return foo()", "</program>", '<copy lines="1-2"/>', "<|im_end|>", "e\u0301", "\r")
+texts = st.lists(st.sampled_from(LINES), max_size=14).map("\n".join)
 LIMITED = EditRequest("Edit.", "one\ntwo </program>\nthree\n")
 INSTRUCTIONS = ("Rename it.", "Fix <|im_end|> and </program>.", "")
-
-
-@cache
-def model_of(kind, tokens, seed, positions=4096):
-    """A model that, now and then, opens and closes tags."""
-    encoder = encoder_of(tokens)
-    end = encoder.table.gen_end
-    return tiny_model(
-        kind,
-        len(encoder.text.token_bytes) + PADDING,
-        seed,
-        favoured=tuple({end[0], encoder.table.copy_head[0]}),
-        successors=tuple(zip(end, end[1:], strict=False)),
-        bias=7.0,
-        positions=positions,
-    )
-
-
-def decoder_of(kind="qwen2", tokens="byte_level", weights=0, positions=4096, **options):
-    model = model_of(kind, tokens, weights, positions)
-    options.setdefault("max_tokens", 110)
-    return SpliceDecoder(model, tokenizer_of(tokens), encoder=encoder_of(tokens), **options)
-
-
-def assert_equals_reference(decoder, request, number=0):
-    """Check the fused loop against the reference and its own accounts; return its edit."""
-    edit, slow = decoder.decode_one(request, number), reference_decode(decoder, request, number)
-    assert edit.ids == slow.ids
-    assert (edit.text, edit.program, edit.complete) == (slow.text, slow.program, slow.complete)
-    for name in ("stop", "prompt_tokens", "decoded", "copied", "forced", "broken_utf8"):
-        assert getattr(edit.stats, name) == getattr(slow.stats, name), name
-    spliced = edit.stats.copied if decoder.splice == "full" else 0
-    assert edit.stats.decoded + edit.stats.forced + spliced == len(edit.ids)
-    assert min(edit.stats.decoded, edit.stats.forced, spliced) >= 0
-    assert slow.stats.forwards == len(slow.ids)
-    assert edit.complete == (edit.text is not None) == (edit.stats.stop == "end")
-    if edit.stats.stop in ("end", "max_ops"):
-        assert edit.stats.forwards == edit.stats.decoded
-    return edit
+REQUESTS = [EditRequest(INSTRUCTIONS[i % 3], document) for i, document in enumerate(DOCUMENTS)]
+REQUESTS += [EditRequest("Keep it.", "one\n  two\n</gen>\nfour"), REQUESTS[2]]  # the last is a twin
 
 
 # Against the reference
 
+# Each pair of a splice and a temperature meets three of the pairs of a tokenizer and a model kind.
+SETTINGS = list(product(("qwen2", "llama"), SUPPORTED))
+CHOICES = list(product(("none", "full"), (0.0, 1.0)))
+WAYS = list(product((False, True), (1, 3, 8), ("packed", "graphs")))
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama"])
-@pytest.mark.parametrize("splice", ["full", "none"])
+
+def matrix_decoder(kind, tokens, splice, temperature, **options):
+    options = {"weights": SUPPORTED.index(tokens), "seed": 5, "max_ops": 4, "max_tokens": 56, **options}
+    return decoder_of(kind, tokens, splice=splice, temperature=temperature, **options)
+
+
+@cache
+def references(kind, tokens, splice, temperature):
+    decoder = matrix_decoder(kind, tokens, splice, temperature)
+    return [reference_decode(decoder, request, number) for number, request in enumerate(REQUESTS)]
+
+
+def setting(splice, temperature, way):
+    row = CHOICES.index((splice, temperature))
+    return SETTINGS[(row + 4 * (WAYS.index(way) % 3)) % len(SETTINGS)]
+
+
+@pytest.mark.parametrize("backend", ["packed", "graphs"])
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_fused_loop_gives_the_ids_text_and_counts_of_the_reference(kind, splice, temperature):
-    stops, ops = set(), set()
-    for number in range(2 * len(DOCUMENTS)):
-        decoder = decoder_of(
-            kind,
-            SUPPORTED[number % len(SUPPORTED)],
-            number,
-            splice=splice,
-            temperature=temperature,
-            seed=5,
-            monotone=number % 2 == 1,
-            max_ops=6,
-        )
-        document = DOCUMENTS[number // 2]
-        edit = assert_equals_reference(decoder, EditRequest(INSTRUCTIONS[number % 3], document), number)
-        stops.add(edit.stats.stop)
+@pytest.mark.parametrize("splice", ["none", "full"])
+def test_every_way_of_decoding_gives_the_edits_of_the_reference(splice, temperature, drafts, batch_size, backend):
+    kind, tokens = setting(splice, temperature, (drafts, batch_size, backend))
+    decoder = matrix_decoder(kind, tokens, splice, temperature, drafts=drafts, batch_size=batch_size, backend=backend)
+    watch = Watch(decoder)
+    for edit, slow in zip(decoder.decode(REQUESTS), references(kind, tokens, splice, temperature), strict=True):
+        assert_same_edit(edit, slow)
+        assert_accounts(edit, decoder)
+    assert max(len(feeds) for feeds in watch.calls) >= min(batch_size, 6)
+
+
+def test_the_references_end_in_every_way_and_hold_every_operation():
+    for splice in ("none", "full"):
+        stops, ops = set(), set()
+        for temperature in (0.0, 1.0):
+            for way in WAYS:
+                for edit in references(*setting(splice, temperature, way), splice, temperature):
+                    stops.add(edit.stats.stop)
+                    ops |= {type(op) for op in edit.program.ops} if edit.program else set()
+        assert stops == {"end", "max_ops", "max_tokens"}
+        assert ops == {Copy, Gen}
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize(("batch_size", "backend"), [(1, "packed"), (3, "packed"), (3, "graphs")])
+def test_layers_with_a_window_attend_as_in_transformers(kind, drafts, batch_size, backend):
+    """The reference runs on transformers' own attention and cache; its windows are far shorter than every prompt."""
+    options = {"window": 16, "splice": "full", "temperature": 1.0, "seed": 3, "max_tokens": 50}
+    decoder = decoder_of(kind, drafts=drafts, batch_size=batch_size, backend=backend, **options)
+    slow = windowed_references(kind)
+    for edit, reference in zip(decoder.decode(REQUESTS[1:7]), slow, strict=True):
+        assert_same_edit(edit, reference)
+    wide = decoder_of(kind, batch_size=batch_size, **{**options, "window": None})
+    assert [edit.ids for edit in wide.decode(REQUESTS[1:7])] != [reference.ids for reference in slow]
+
+
+@cache
+def windowed_references(kind):
+    decoder = decoder_of(kind, window=16, splice="full", temperature=1.0, seed=3, max_tokens=50)
+    return [reference_decode(decoder, request, number) for number, request in enumerate(REQUESTS[1:7])]
+
+
+def test_transformers_own_cache_and_attention_decode_the_same_edits():
+    for splice, temperature in CHOICES:
+        kind, tokens = SETTINGS[CHOICES.index((splice, temperature))]
+        slow = references(kind, tokens, splice, temperature)
+        for drafts in (False, True):
+            decoder = matrix_decoder(kind, tokens, splice, temperature, drafts=drafts, backend="eager")
+            for edit, reference in zip(decoder.decode(REQUESTS[:4]), slow[:4], strict=True):
+                assert_same_edit(edit, reference)
+                assert_accounts(edit, decoder)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_documents_and_settings_equal_the_reference(data):
+    draw = data.draw
+    decoder = decoder_of(
+        draw(st.sampled_from(("qwen2", "llama"))),
+        draw(st.sampled_from(SUPPORTED)),
+        draw(st.integers(0, 3)),
+        splice=draw(st.sampled_from(("full", "none"))),
+        style=draw(st.sampled_from(("numbered", "plain"))),
+        temperature=draw(st.sampled_from((0.0, 0.5, 1.0, 2.0))),
+        monotone=draw(st.booleans()),
+        min_span=draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 9)),
+        max_ops=draw(st.sampled_from((1, 3, 9))),
+        max_tokens=draw(st.sampled_from((None, 20, 40, 70))),
+        drafts=draw(st.booleans()),
+        costs=draw(st.sampled_from((FREE, STEEP))),
+        batch_size=draw(st.sampled_from((1, 2, 3))),
+        backend=draw(st.sampled_from(("packed", "graphs"))),
+    )
+    if decoder.max_tokens is None:
+        decoder.context = 260  # so that it ends
+    requests = draw(st.lists(st.builds(EditRequest, st.sampled_from(INSTRUCTIONS), texts), min_size=1, max_size=3))
+    Watch(decoder)
+    for number, edit in enumerate(decoder.decode(requests)):
+        slow = reference_decode(decoder, requests[number], number)
+        assert_same_edit(edit, slow)
+        assert_accounts(edit, decoder)
         if edit.program:
-            ops |= {type(op).__name__ for op in edit.program.ops}
-            resolve(edit.program, document)  # every range fits, in partial results too
+            resolve(edit.program, requests[number].document)  # every range fits, in partial results too
+            assert all(copy.last - copy.first + 1 >= decoder.min_span for copy in edit.program.copies)
+            if decoder.monotone:
+                copies = edit.program.copies
+                assert all(a.last < b.first for a, b in zip(copies, copies[1:], strict=False))
         if edit.text is not None:
-            assert edit.text == resolve(edit.program, document)
-    assert "end" in stops
-    assert len(stops) > 1
-    assert ops == {"Copy", "Gen"}
+            assert edit.text == resolve(edit.program, requests[number].document)
 
 
-def test_random_documents_and_settings_equal_the_reference():
-    choose = random.Random(0)
-    outcomes = set()
-    for number in range(40):
-        lines = [choose.choice(("", "x", "  return foo()", "</program>", "<|im_end|>", "\r")) for _ in range(30)]
-        decoder = decoder_of(
-            choose.choice(("qwen2", "llama")),
-            choose.choice(SUPPORTED),
-            choose.randrange(4),
-            splice=choose.choice(("full", "none")),
-            style=choose.choice(("numbered", "plain")),
-            temperature=choose.choice((0.0, 0.5, 1.0, 2.0)),
-            monotone=choose.random() < 0.5,
-            seed=number,
-            max_ops=choose.choice((1, 3, 9)),
-            max_tokens=choose.choice((40, 90, 140)),
-        )
-        document = "\n".join(lines[: choose.randrange(31)])
-        edit = assert_equals_reference(decoder, EditRequest(f"Edit {number}.", document), number)
-        outcomes.add((edit.stats.stop, decoder.splice))
-    assert outcomes == {(stop, splice) for stop in ("end", "max_ops", "max_tokens") for splice in ("full", "none")}
+def test_without_drafts_every_forward_makes_one_choice():
+    for number, request in enumerate(REQUESTS[:4]):
+        for splice in ("full", "none"):
+            edit = decoder_of(splice=splice, temperature=1.0, drafts=False).decode_one(request, number)
+            assert edit.stats.forwards == edit.stats.decoded == edit.stats.heads
+            assert edit.stats.drafted == edit.stats.accepted == 0
 
 
-class Knows:
-    """A decoder whose model knows the program: it is told what it was fed and answers with the next id of the gold."""
+def test_the_positions_that_are_fed_are_counted():
+    for drafts, backend in product((False, True), ("packed", "eager")):
+        for number, request in enumerate(REQUESTS[:4]):
+            decoder = decoder_of(drafts=drafts, backend=backend, splice="full", temperature=1.0)
+            watch = Watch(decoder)
+            stats = decoder.decode_one(request, number).stats
+            assert stats.fed == watch.fed
+            assert stats.forwards == len(watch.calls)
+            assert stats.heads == sum(len(feed.heads) for feeds in watch.calls for feed in feeds)
+            assert 0 < stats.prefill_s <= stats.wall_s
+            # The first forward is the prompt and what is forced after it.
+            assert len(watch.calls[0][0].ids) >= stats.prompt_tokens
 
-    def __init__(self, decoder, request, program):
-        self.encoder, self.decoder = decoder.encoder, decoder
-        prompt = self.encoder.prompt(render_prompt(request.instruction, request.document, decoder.style))
-        segments = self.encoder.segments(program, request.document, decoder.splice)
-        self.gold = prompt + [index for segment in segments for index in segment.ids]
-        self.prompt_tokens, self.fed, self.forwards = len(prompt), [], 0
-        self.vocabulary = len(self.encoder.text.token_bytes) + PADDING
 
-    def __call__(self, ids, cache):
-        self.fed += ids
-        self.forwards += 1
-        assert self.fed == self.gold[: len(self.fed)]
-        logits = torch.zeros(self.vocabulary)
-        logits[self.gold[len(self.fed)]] = 9.0
-        return logits
+# A model that knows the answer
 
 
 @pytest.mark.parametrize("tokens", SUPPORTED)
 @pytest.mark.parametrize("splice", ["full", "none"])
-def test_a_model_that_knows_the_oracle_writes_the_gold_in_one_forward_a_decision(tokens, splice):
-    lines = st.sampled_from(("", "x", "  foo()", "</program>", '<copy lines="1-2"/>', "<|im_end|>", "e\u0301", "\r"))
-    texts = st.lists(lines, max_size=14).map("\n".join)
-
-    @settings(max_examples=15, deadline=None)
-    @given(texts, texts, st.booleans())
-    def check(before, after, monotone):
+def test_a_model_that_knows_the_oracle_writes_the_gold_in_at_most_one_forward_a_decision(tokens, splice):
+    @settings(max_examples=12, deadline=None)
+    @given(texts, texts, st.booleans(), st.booleans())
+    def check(before, after, monotone, drafts):
         request, program = EditRequest("Edit.", before), build_oracle(before, after)
         for decode in (SpliceDecoder.decode_one, reference_decode):
-            decoder = decoder_of(tokens=tokens, splice=splice, monotone=monotone, max_tokens=4000)
-            knows = decoder._forward = Knows(decoder, request, program)
+            decoder = decoder_of(tokens=tokens, splice=splice, monotone=monotone, max_tokens=4000, drafts=drafts)
+            gold = program_ids(decoder, program, before)
+            prompt = decoder.open(request).prompt
+            watch = Watch(taught(decoder, [(request, program)]))
             edit = decode(decoder, request)
             assert (edit.text, edit.program, edit.complete) == (after, program, True)
-            assert knows.prompt_tokens == edit.stats.prompt_tokens
-            assert edit.ids == knows.gold[knows.prompt_tokens : -1]  # without the end of sequence
+            assert edit.ids == gold  # without the end of sequence
             segments = decoder.encoder.segments(program, before, "full")
             assert edit.stats.copied == sum(len(segment.ids) for segment in segments if segment.kind == "splice")
-            if decode is not reference_decode:
-                assert edit.stats.forwards == edit.stats.decoded == knows.forwards
+            assert edit.stats.prompt_tokens == len(prompt)
+            if decode is reference_decode:
+                assert decoder.model.read == (prompt + gold)[:-1]
+            else:
+                assert_accounts(edit, decoder)
+                assert edit.stats.forwards == len(watch.calls)
+                assert edit.stats.forwards <= edit.stats.decoded
+                if not drafts:  # nothing is ever fed that is not the gold, and nothing twice
+                    assert edit.stats.forwards == edit.stats.decoded
+                    fed = [index for (feed,) in watch.calls for index in feed.ids]
+                    assert fed == (prompt + gold)[: len(fed)]
 
     check()
 
 
+def test_drafts_save_most_forwards_of_a_plain_edit():
+    document = "\n".join(f"value_{number} = {number * 7}" for number in range(1, 31))
+    edited = document.replace("value_12 = 84", "value_12 = 85")
+    request, program = EditRequest("Edit.", document), build_oracle(document, edited)
+    spent = {}
+    for drafts, costs in ((False, None), (True, FREE)):
+        decoder = taught(decoder_of(drafts=drafts, costs=costs, max_tokens=4000), [(request, program)])
+        edit = decoder.decode_one(request)
+        assert edit.text == edited
+        spent[drafts] = edit.stats.forwards
+    assert spent[True] < 0.5 * spent[False]
+
+
 def test_a_copy_costs_only_its_real_decisions():
     document = "\n".join(f"line {number}" for number in range(1, 8))
-    program = Program([Copy(1, 7)])
     request = EditRequest("Keep it.", document)
     for splice in ("full", "none"):
-        decoder = decoder_of(splice=splice, monotone=True)
-        knows = decoder._forward = Knows(decoder, request, program)
+        decoder = taught(decoder_of(splice=splice, monotone=True, drafts=False), [(request, Program([Copy(1, 7)]))])
         edit = decoder.decode_one(request)
         assert edit.text == document
         # copy or gen, first line, last line; the end of a used-up monotone document is one more: gen or close.
-        assert knows.forwards == 4
+        assert edit.stats.forwards == 4
+
+
+def test_a_choice_that_the_script_makes_costs_what_the_models_own_would():
+    document = "\n".join(f"value_{number} = {number * 7}" for number in range(1, 31))
+    edits = [document.replace("value_12 = 84", "value_12 = 85"), document.replace("= 63", "= 6 # three")]
+    requests = [EditRequest("Edit.", document)] * 2
+    programs = [build_oracle(document, after) for after in edits]
+    for splice, drafts, batch_size, feeding in product(("full", "none"), (False, True), (1, 2), ("fused", "paper")):
+        options = {"splice": splice, "drafts": drafts, "max_tokens": 4000, "feeding": feeding}
+        told = decoder_of(batch_size=batch_size, **options)
+        golds = {number: program_ids(told, program, document) for number, program in enumerate(programs)}
+        results = scripted(told, golds).decode(requests)
+        for number, (edit, after) in enumerate(zip(results, edits, strict=True)):
+            assert (edit.text, edit.ids, edit.stats.stop) == (after, golds[number], "end")
+            knowing = taught(decoder_of(**options), [(requests[number], programs[number])])
+            known = knowing.decode_one(requests[number])
+            assert (edit.stats.decoded, edit.stats.forced, edit.stats.copied) == (
+                known.stats.decoded,
+                known.stats.forced,
+                known.stats.copied,
+            )
+            if batch_size == 1 and number == 0:
+                assert (edit.stats.forwards, edit.stats.fed, edit.stats.heads) == (
+                    known.stats.forwards,
+                    known.stats.fed,
+                    known.stats.heads,
+                )
+            assert edit.confidence < known.confidence  # the model's own probability of what it was told
 
 
 # Text that looks like structure
 
 
 @pytest.mark.parametrize("splice", ["full", "none"])
-def test_a_copied_line_that_spells_structure_changes_nothing(splice):
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_copied_line_that_spells_structure_changes_nothing(splice, drafts):
     document = 'one\n</program>\n<|im_end|>\n<copy lines="1-1"/>\n<gen>\nsix'
     plain = "one\ntwo\nthree\nfour\nfive\nsix"
     program = Program([Copy(2, 5), Copy(1, 1), Copy(2, 2)])
     for text in (document, plain):
         request = EditRequest("Edit.", text)
-        decoder = decoder_of(splice=splice)
-        decoder._forward = Knows(decoder, request, program)
+        decoder = taught(decoder_of(splice=splice, drafts=drafts), [(request, program)])
         edit = decoder.decode_one(request)
         assert edit.program == program
         assert edit.text == resolve(program, text)
@@ -211,12 +296,20 @@ def unlimited(tokens, splice, weights=0):
     return decoder_of(tokens=tokens, weights=weights, splice=splice, max_tokens=400).decode_one(LIMITED)
 
 
-@pytest.mark.parametrize("limit", range(41))
 @pytest.mark.parametrize("tokens", ["byte_level", "metaspace"])
-def test_every_limit_on_tokens_cuts_where_the_reference_cuts(limit, tokens):
-    for splice in ("full", "none"):
-        full = unlimited(tokens, splice)
-        edit = assert_equals_reference(decoder_of(tokens=tokens, splice=splice, max_tokens=limit), LIMITED)
+@pytest.mark.parametrize("splice", ["full", "none"])
+def test_every_limit_on_tokens_cuts_where_the_reference_cuts(tokens, splice):
+    full = unlimited(tokens, splice)
+    for limit in range(31):
+        slow = None
+        for drafts in (False, True):
+            decoder = decoder_of(tokens=tokens, splice=splice, max_tokens=limit, drafts=drafts)
+            slow = slow or reference_decode(decoder, LIMITED)
+            edit = decoder.decode_one(LIMITED)
+            assert_same_edit(edit, slow)
+            assert_accounts(edit, decoder)
+            if not drafts:  # no forward is spent on a token that no longer fits
+                assert edit.stats.forwards == edit.stats.decoded
         assert edit.ids == full.ids[:limit]
         if len(full.ids) > limit:
             assert (edit.text, edit.complete, edit.stats.stop) == (None, False, "max_tokens")
@@ -225,20 +318,39 @@ def test_every_limit_on_tokens_cuts_where_the_reference_cuts(limit, tokens):
             assert (edit.text, edit.complete) == (full.text, full.complete)
 
 
-@pytest.mark.parametrize("splice", ["full", "none"])
-def test_no_forward_is_spent_on_a_token_that_no_longer_fits(splice):
-    for limit in range(41):
-        edit = decoder_of(splice=splice, max_tokens=limit).decode_one(LIMITED)
-        assert edit.stats.forwards == edit.stats.decoded, limit
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_limit_within_a_copied_span_cuts_it_there(batch_size):
+    """The copied span is longer than what one sequence may feed at once beside others."""
+    document = "\n".join(f"value_{number} = {number * 7}" for number in range(40))
+    program = Program([Copy(3, 38), Gen.of("end")])
+    requests = [EditRequest(f"Edit {number}.", document) for number in range(3)]
+    whole = decoder_of(splice="full", max_tokens=4000)
+    ids = program_ids(whole, program, document)
+    span = len(whole.encoder.span(document.split("\n"), 3, 38))
+    start = len(program_ids(whole, Program([Copy(3, 38)]), document)) - len(whole.encoder.table.program_close) - span
+    assert span > 200
+    for limit in (start - 1, start, start + 1, start + 63, start + 64, start + 65, start + span - 1, start + span):
+        for drafts in (False, True):
+            decoder = decoder_of(splice="full", max_tokens=limit, batch_size=batch_size, drafts=drafts)
+            watch = Watch(scripted(decoder, dict.fromkeys(range(3), ids)))
+            for edit in decoder.decode(requests):
+                assert edit.ids == ids[:limit]
+                assert (edit.text, edit.stats.stop) == (None, "max_tokens")
+                assert edit.program == (Program([Copy(3, 38)]) if limit >= start else None)
+                assert edit.stats.copied == max(limit - start, 0)
+                assert_accounts(edit, decoder)
+            longest = max(feed.start + len(feed.ids) for feeds in watch.calls for feed in feeds)
+            assert longest <= edit.stats.prompt_tokens + limit
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_program_ended_by_the_limit_on_operations_is_flagged(limit):
     reached = 0
-    for seed in range(8):
-        for splice in ("full", "none"):
-            decoder = decoder_of(weights=seed, splice=splice, max_ops=limit)
-            edit = assert_equals_reference(decoder, EditRequest("Edit.", "one\ntwo\nthree"))
+    for seed, splice in product(range(4), ("full", "none")):
+        decoder = decoder_of(weights=seed, splice=splice, max_ops=limit, batch_size=2, temperature=1.0, max_tokens=70)
+        request = EditRequest("Edit.", "one\ntwo\nthree")
+        for number, edit in enumerate(decoder.decode([request, LIMITED])):
+            assert_same_edit(edit, reference_decode(decoder, (request, LIMITED)[number], number))
             if edit.stats.stop == "max_ops":
                 reached += 1
                 assert len(edit.program.ops) == limit
@@ -246,52 +358,85 @@ def test_a_program_ended_by_the_limit_on_operations_is_flagged(limit):
     assert reached
 
 
-def test_a_limit_of_no_operations_is_an_error_that_says_so():
-    with pytest.raises(ValueError, match="max_ops"):
-        decoder_of(max_ops=0).decode_one(EditRequest("Edit.", "one"))
+@pytest.mark.parametrize(
+    ("options", "name"), [({"max_ops": 0}, "max_ops"), ({"min_span": 0}, "min_span"), ({"batch_size": 0}, "batch_size")]
+)
+def test_a_limit_that_leaves_nothing_is_an_error_that_names_it(options, name):
+    with pytest.raises(ValueError, match=f"{name}=0"):
+        decoder_of(**options)
 
 
 @pytest.mark.parametrize("document", ["", "one\ntwo", "x\n" * 200])
 def test_a_prompt_longer_than_the_context_ends_without_a_forward(document):
     request = EditRequest("Edit.", document)
     decoder = decoder_of(positions=16)
+    watch = Watch(decoder)
     for edit in (decoder.decode_one(request), reference_decode(decoder, request)):
         assert (edit.text, edit.program, edit.ids, edit.complete) == (None, None, [], False)
         assert (edit.stats.stop, edit.stats.forwards, edit.stats.decoded) == ("context", 0, 0)
+        assert edit.stats.prompt_tokens > 16
+    assert watch.calls == []
 
 
 @pytest.mark.parametrize("splice", ["full", "none"])
-def test_the_model_is_never_fed_more_than_its_context(splice):
+@pytest.mark.parametrize("drafts", [False, True])
+def test_the_model_is_never_fed_more_than_its_context(splice, drafts):
     prompt = len(encoder_of("byte_level").prompt(render_prompt(LIMITED.instruction, LIMITED.document)))
     edits = ((weights, unlimited("byte_level", splice, weights)) for weights in range(50))
     weights, full = next((weights, edit) for weights, edit in edits if edit.complete and 20 < len(edit.ids) < 80)
     for room in range(-1, len(full.ids) + 2):
-        decoder = decoder_of(weights=weights, splice=splice, max_tokens=400)
-        decoder.context, fed, real = prompt + room, [], decoder._forward
-
-        def count(ids, cache, fed=fed, real=real):
-            fed.extend(ids)
-            return real(ids, cache)
-
-        decoder._forward = count
+        decoder = decoder_of(weights=weights, splice=splice, max_tokens=400, drafts=drafts)
+        decoder.context = prompt + room
+        watch = Watch(decoder)
         edit = decoder.decode_one(LIMITED)
-        assert len(fed) <= prompt + room
+        reach = [feed.start + len(feed.ids) for feeds in watch.calls for feed in feeds]
+        assert max(reach, default=0) <= prompt + max(room, 0)
         assert edit.ids == full.ids[: max(room, 0)]
         assert edit.stats.stop == ("end" if room >= len(full.ids) else "context")
         assert edit.text == (full.text if edit.complete else None)
 
 
+def test_edits_in_one_batch_end_each_at_its_own_limit():
+    requests = [EditRequest("Edit.", "one\ntwo\n" * size) for size in (6, 4, 5, 2, 7, 3)]
+    decoder = decoder_of(max_tokens=40, batch_size=4, splice="full", temperature=1.0, seed=2)
+    decoder.context = len(decoder.open(requests[4]).prompt) - 1
+    limits = [decoder.open(request).limit for request in requests]
+    assert 0 in limits
+    assert len(set(limits)) > 3
+    Watch(decoder)
+    edits = decoder.decode(requests)
+    for number, edit in enumerate(edits):
+        assert_same_edit(edit, reference_decode(decoder, requests[number], number))
+        assert len(edit.ids) <= limits[number]
+    assert {"context", "max_tokens"} <= {edit.stats.stop for edit in edits}
+    assert (edits[4].ids, edits[4].stats.forwards) == ([], 0)
+
+
 def test_an_unfinished_edit_keeps_its_finished_operations():
     document = "one\ntwo\nthree"
     request, program = EditRequest("Edit.", document), Program([Copy(1, 2), Copy(1, 1)])
-    for splice in ("full", "none"):
-        whole = decoder_of(splice=splice)
-        whole._forward = Knows(whole, request, program)
-        length = len(whole.decode_one(request).ids)
-        decoder = decoder_of(splice=splice, max_tokens=length - 1)
-        decoder._forward = Knows(decoder, request, program)
+    for splice, drafts in product(("full", "none"), (False, True)):
+        length = len(program_ids(decoder_of(splice=splice), program, document))
+        decoder = taught(decoder_of(splice=splice, max_tokens=length - 1, drafts=drafts), [(request, program)])
         edit = decoder.decode_one(request)
         assert (edit.text, edit.program, edit.stats.stop) == (None, program, "max_tokens")
+        assert len(edit.ids) == length - 1
+
+
+def test_text_that_no_token_spells_is_refused_by_name_and_holds_up_no_one():
+    requests = [EditRequest("Edit.", "one"), EditRequest("Edit.", "a\ud800"), EditRequest("\udc00", "b"), LIMITED]
+    for batch_size in (1, 3):
+        decoder = decoder_of(batch_size=batch_size)
+        edits = decoder.decode(requests)
+        for number in (0, 3):
+            assert_same_edit(edits[number], reference_decode(decoder, requests[number], number))
+        for number in (1, 2):
+            assert (edits[number].text, edits[number].program, edits[number].ids) == (None, None, [])
+            assert (edits[number].stats.stop, edits[number].stats.forwards) == ("lone_surrogate", 0)
+            assert not edits[number].complete
+        only_refused = decoder.decode(requests[1:3])
+        assert [edit.stats.stop for edit in only_refused] == ["lone_surrogate"] * 2
+    assert decoder.decode([]) == []
 
 
 # Sampling
@@ -299,27 +444,41 @@ def test_an_unfinished_edit_keeps_its_finished_operations():
 
 def test_a_sample_depends_on_the_seed_and_the_number_of_the_request_alone():
     requests = [EditRequest(f"Edit {number}.", document) for number, document in enumerate(DOCUMENTS[:5])]
-    decoder = decoder_of(temperature=1.0, seed=1)
+    options = {"temperature": 1.0, "seed": 1, "max_tokens": 50}
+    decoder = decoder_of(**options)
     edits = [edit.ids for edit in decoder.decode(requests)]
     torch.manual_seed(99)
     state = torch.random.get_rng_state()
     for number in reversed(range(len(requests))):
         assert decoder.decode_one(requests[number], number).ids == edits[number]
-    assert decoder_of(temperature=1.0, seed=1).decode(requests[:3])[2].ids == edits[2]
+    assert decoder_of(**options).decode(requests[:3])[2].ids == edits[2]
+    together = decoder_of(**options, batch_size=3)
+    numbered = list(enumerate(requests))
+    assert {number: edit.ids for number, edit in together.stream(numbered[::-1])} == dict(enumerate(edits))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_another_seed_or_number_gives_another_sample_and_greedy_has_neither():
     request = EditRequest("Edit.", "one\ntwo\nthree")
-    by_number = {tuple(decoder_of(temperature=3.0).decode_one(request, number).ids) for number in range(6)}
-    by_seed = {tuple(decoder_of(temperature=3.0, seed=seed).decode_one(request).ids) for seed in range(6)}
+    by_number = {
+        tuple(decoder_of(temperature=3.0, max_tokens=40).decode_one(request, number).ids) for number in range(6)
+    }
+    by_seed = {
+        tuple(decoder_of(temperature=3.0, max_tokens=40, seed=seed).decode_one(request).ids) for seed in range(6)
+    }
     greedy = {tuple(decoder_of(seed=seed).decode_one(request, seed).ids) for seed in range(3)}
     assert len(by_number) > 3
     assert len(by_seed) > 3
     assert len(greedy) == 1
 
 
-def test_samples_follow_the_softmax_of_the_legal_ids():
+def deviation(counts, expected):
+    """How many standard errors the relative frequencies are off at most."""
+    n = counts.sum()
+    return ((counts / n - expected).abs() / (expected * (1 - expected) / n).sqrt()).max()
+
+
+def test_samples_of_listed_ids_follow_their_softmax():
     decoder = decoder_of(temperature=2.0)
     fsm = ProgramFSM(decoder.encoder, "\n" * 2)
     table = decoder.encoder.table
@@ -328,94 +487,70 @@ def test_samples_follow_the_softmax_of_the_legal_ids():
         state = fsm.advance(state, token)
     legal = fsm.allowed(state)
     assert len(legal) == 3
-    logits = torch.randn(len(decoder.encoder.text.token_bytes), generator=torch.Generator().manual_seed(0)) * 3
-    n = 3000
+    size = len(decoder.encoder.text.token_bytes) + 14
+    logits = torch.randn(size, generator=torch.Generator().manual_seed(0)) * 3
     counts = torch.zeros(len(legal))
-    for number in range(n):
-        counts[legal.index(decoder.choose(logits, fsm, state, number))] += 1
-    expected = torch.softmax(logits[list(legal)] / 2.0, 0)
-    deviation = (counts / n - expected).abs() / (expected * (1 - expected) / n).sqrt()
-    assert deviation.max() < 4
+    decisions = [Decision(legal, 0, number, state.length) for number in range(3000)]
+    probabilities = torch.log_softmax(logits[list(legal)], 0)
+    for token, log in decoder.chooser(logits.expand(3000, -1), decisions):
+        counts[legal.index(token)] += 1
+        assert log == pytest.approx(probabilities[legal.index(token)].item(), rel=1e-4)  # at no temperature
+    assert deviation(counts, torch.softmax(logits[list(legal)] / 2.0, 0)) < 4
 
 
-# Decoding without the grammar
+def test_samples_under_a_mask_follow_the_softmax_of_what_it_allows():
+    masks = torch.tensor([[True, False, True, True, True, False], [False, True, True, False, False, True]])
+    chooser = Chooser(masks.numpy(), 8, torch.device("cpu"), temperature=0.7)
+    logits = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    assert chooser.unmasked == 2
+    for row in range(3):
+        counts = torch.zeros(8)
+        allowed = torch.cat([masks[row], torch.zeros(2, dtype=torch.bool)]) if row < 2 else torch.ones(8).bool()
+        for token, log in chooser(logits.expand(4000, -1), [Decision(None, row, number, 9) for number in range(4000)]):
+            assert allowed[token]
+            assert log == pytest.approx((logits[token] - logits[allowed].logsumexp(0)).item(), rel=1e-4, abs=1e-6)
+            counts[token] += 1
+        assert deviation(counts[allowed], torch.softmax(logits[allowed] / 0.7, 0)) < 4
 
 
-def free(kind, tokens="byte_level", seed=0, positions=4096, **options):
-    return FreeDecoder(model_of("qwen2", tokens, seed, positions), encoder_of(tokens), kind, **options)
-
-
-def scripted(decoder, text, ended):
-    """Make the decoder's model write ``text``, and end it or run on to the limit."""
-    encoder = decoder.encoder
-    ids = encoder.text.encode(text) + [encoder.table.end_of_sequence] * ended
-    decoder._generate = lambda prompt, limit: ids[:limit]
-    decoder.max_tokens = len(ids)
-    return decoder.decode_one(EditRequest("Edit.", "one\ntwo\nthree"))
-
-
-@pytest.mark.parametrize("kind", ["prompt", "full"])
-def test_free_decoding_is_greedy_and_stops_at_its_limit(kind):
-    request = EditRequest("Edit.", "one\ntwo")
-    decoder = free(kind, max_tokens=12)
-    messages = (
-        render_few_shot_prompt(request.instruction, request.document)
-        if kind == "prompt"
-        else render_regeneration_prompt(request.instruction, request.document)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_best_legal_ids_of_many_positions_are_those_of_each_alone(data):
+    masks = torch.tensor([[True, False] * 6, [False, False, True] * 4])
+    temperature = data.draw(st.sampled_from((0.0, 1.0)))
+    chooser = Chooser(masks.numpy(), 14, torch.device("cpu"), temperature, seed=3)
+    some = st.lists(st.integers(0, 13), min_size=1, max_size=5, unique=True).map(tuple) | st.none()
+    decisions = data.draw(
+        st.lists(st.builds(Decision, some, st.integers(0, 2), st.integers(0, 3), st.integers(0, 99)), min_size=1)
     )
-    ids = decoder.encoder.prompt(messages)
-    start = len(ids)
-    with torch.inference_mode():
-        while len(ids) < start + 12:
-            ids.append(int(decoder.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-    (edit,) = decoder.decode([request])
-    assert edit.ids == ids[start:]
-    assert (edit.text, edit.complete, edit.stats.stop) == (None, False, "max_tokens")
-    assert (edit.stats.prompt_tokens, edit.stats.forwards) == (start, 12)
+    seed = data.draw(st.integers(0, 99))
+    logits = torch.randn(len(decisions), 14, generator=torch.Generator().manual_seed(seed))
+    together = chooser(logits, decisions)
+    for row, (decision, (token, log)) in enumerate(zip(decisions, together, strict=True)):
+        ((alone, same),) = chooser(logits[row : row + 1], [decision])
+        assert (alone, same) == (token, pytest.approx(log, abs=1e-6))
+        if decision.legal is not None:
+            legal = list(decision.legal)
+        elif decision.mask_row < 2:
+            legal = [index for index in range(12) if masks[decision.mask_row, index]]
+        else:
+            legal = list(range(14))
+        assert token in legal
+        if temperature == 0:
+            assert logits[row, token] == logits[row, legal].max()
 
 
-@pytest.mark.parametrize("kind", ["prompt", "full"])
-@pytest.mark.parametrize("room", [16, 0, -4])
-def test_free_decoding_ends_at_the_context(kind, room):
-    request = EditRequest("Edit.", "one\ntwo")
-    decoder = free(kind)
-    decoder.context = decoder.decode_one(request).stats.prompt_tokens + room
-    edit = decoder.decode_one(request)
-    assert (edit.text, edit.complete, edit.stats.stop) == (None, False, "context")
-    assert len(edit.ids) == edit.stats.forwards == max(room, 0)
-
-
-@pytest.mark.parametrize("kind", ["prompt", "full"])
-def test_ids_that_no_token_has_are_no_text_in_free_decoding(kind):
-    encoder = encoder_of("byte_level")
-    vocabulary = len(encoder.text.token_bytes) + PADDING
-    model = tiny_model("qwen2", vocabulary, 0, favoured=tuple(range(vocabulary - PADDING, vocabulary)), bias=30.0)
-    edit = FreeDecoder(model, encoder, kind, max_tokens=5).decode_one(EditRequest("Edit.", "one"))
-    assert edit.ids[0] >= len(encoder.text.token_bytes)
-    assert edit.text is None
-
-
-def test_a_free_document_is_taken_as_it_is_written():
-    edit = scripted(free("full"), "one\n<|im_end|>\nTWO", ended=True)
-    assert (edit.text, edit.program, edit.complete) == ("one\n<|im_end|>\nTWO", None, True)
-    cut = scripted(free("full"), "one\nTWO", ended=False)
-    assert (cut.text, cut.program, cut.complete) == (None, None, False)
-
-
-def test_a_free_program_is_parsed_and_resolved():
-    program = build_oracle("one\ntwo\nthree", "one\n</gen>\nthree")
-    edit = scripted(free("prompt"), render(program), ended=True)
-    assert (edit.text, edit.program, edit.complete) == ("one\n</gen>\nthree", program, True)
-
-
-def test_a_free_program_that_is_wrong_leaves_no_text():
-    outside = scripted(free("prompt"), '<program>\n<copy lines="1-9"/>\n</program>', ended=True)
-    assert (outside.text, outside.program) == (None, Program([Copy(1, 9)]))
-    nonsense = scripted(free("prompt"), "Sure! <program>", ended=True)
-    assert (nonsense.text, nonsense.program) == (None, None)
-
-
-def test_a_free_program_cut_by_the_limit_leaves_no_text():
-    """Operations without their outer tag parse wherever they are cut, so the limit must speak."""
-    cut = scripted(free("prompt"), '<copy lines="1-2"/>', ended=False)
-    assert (cut.text, cut.complete, cut.stats.stop) == (None, False, "max_tokens")
+def test_confidence_is_the_probability_of_the_choices():
+    request, program = EditRequest("Edit.", "one\ntwo"), Program([Copy(2, 2), Gen.of("x")])
+    for drafts in (False, True):
+        decoder = taught(decoder_of(drafts=drafts, temperature=1.0), [(request, program)])
+        # Nine against nought: e^9 of the weight for the right one of k legal ids.
+        edit = decoder.decode_one(request)
+        fsm, expected = ProgramFSM(decoder.encoder, "one\ntwo"), 1.0
+        state = fsm.start
+        for token in edit.ids:
+            legal = fsm.allowed(state)
+            size = decoder.encoder.gen_masks[state.matched].sum() if legal is None else len(legal)
+            expected *= torch.e**9 / (torch.e**9 + size - 1) if size > 1 else 1
+            state = fsm.advance(state, token)
+        assert edit.confidence == pytest.approx(expected, rel=1e-3)

@@ -41,9 +41,15 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def runs(config) -> list[str]:
-    """Two seeds of one run, the second as an adapter."""
-    other = replace(config, seed=1, adapter="lora", out=config.out.replace("seed0", "seed1"))
+    """Two seeds of one run."""
+    other = replace(config, seed=1, out=config.out.replace("seed0", "seed1"))
     return [str(train_selector(each, "sft_combined")) for each in (config, other)]
+
+
+@pytest.fixture(scope="module")
+def adapter(config) -> str:
+    """The same data and seed with adapters in place of full parameters."""
+    return str(train_selector(replace(config, adapter="lora", out=config.out.replace("seed0", "lora")), "sft_combined"))
 
 
 def score(tmp_path: Path, **keys) -> dict:
@@ -62,6 +68,30 @@ def test_seeds_pool_into_one_row_and_are_listed_one_by_one(runs, tmp_path):
     assert identity["n"] == 2 and identity["exact_match"]["k"] == 0
     report = (tmp_path / "out" / "report.md").read_text()
     assert "seeds 0, 1" in report and "Checkpoint by checkpoint" in report
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own(runs, adapter, tmp_path):
+    summary = score(tmp_path, ckpt=[runs[0], adapter])
+    assert [entry["label"] for entry in summary["systems"]][:2] == [f"{runs[0]}, fsm", f"{adapter}, fsm"]
+    assert all(entry["n"] == 2 for entry in summary["systems"])
+
+
+@pytest.mark.parametrize("strategy", ["monotone", "vote", "prompt", "full", "search_replace", "unified_diff"])
+def test_every_strategy_scores_every_case(runs, tmp_path, strategy):
+    summary = score(tmp_path, ckpt=runs[:1], strategy=strategy, samples=3, batch_size=4)
+    entry = summary["systems"][0]
+    assert entry["label"] == f"checkpoint, {strategy}"
+    assert entry["n"] == sum(entry["outcomes"].values()) == 2
+    assert entry["risk_coverage"]["points"][-1]["exact_match"]["n"] == 2
+
+
+def test_a_batch_scores_as_one_by_one_does(runs, tmp_path):
+    def cases(name: str, **keys) -> list[dict]:
+        score(tmp_path / name, ckpt=runs, temperature=1.0, **keys)
+        rows = [json.loads(row) for row in (tmp_path / name / "out" / "cases.jsonl").read_text().splitlines()]
+        return [{key: row[key] for key in ("id", "checkpoint", "program", "output", "stop", "decoded")} for row in rows]
+
+    assert cases("one") == cases("many", batch_size=3)
 
 
 def test_style_and_splice_come_from_the_run_unless_given(runs, tmp_path):
