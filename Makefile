@@ -32,7 +32,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gguf,qlora,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gguf,qlora,report,test]'
 	$(BIN)/python -m pip install --quiet --no-deps dashscope==1.20.11
 	touch $@
 

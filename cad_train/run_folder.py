@@ -20,7 +20,6 @@ from typing import Any
 from data_prep.rows import write_text
 from decoding.commandline import UserError, to_yaml
 
-COMPLETED = "COMPLETED"
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "deepspeed")
 
 
@@ -57,16 +56,6 @@ class RunFolder:
         if self.main_process and path.exists():
             kept = [line for line in path.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] <= step]
             write_text(path, "".join(line + "\n" for line in kept))
-
-    def newest_checkpoint(self) -> Path | None:
-        """Return the whole checkpoint with the highest step; half-written ones do not count."""
-        whole = [path for path in self.path.glob("checkpoint-*") if (path / COMPLETED).exists()]
-        return max(whole, key=checkpoint_step, default=None)
-
-
-def checkpoint_step(path: Path) -> int:
-    """Return the optimiser step that ``checkpoint-N`` was written after."""
-    return int(path.name.rpartition("-")[2])
 
 
 def differing(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -10,11 +10,11 @@ from accelerate import PartialState
 
 from cad_train.config import NOT_RESUMED, TrainConfig
 from cad_train.examples import check_refused, encode_rows, prepare_oracles, show_example
-from cad_train.run_folder import RunFolder, checkpoint_step, open_run
+from cad_train.run_folder import RunFolder, open_run
 from cad_train.trainer import build_trainer
 from data_prep.build import read_split
 from decoding.encoder import ProgramEncoder
-from decoding.loading import load_encoder, local_name
+from decoding.loading import checkpoint_step, load_encoder, local_name, newest_checkpoint
 
 
 def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
@@ -53,7 +53,7 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     if run.read_json("summary.json") is not None:
         say(f"{run.path} is finished: nothing to do")
         return run.path
-    checkpoint = run.newest_checkpoint() if config.resume == "auto" else None
+    checkpoint = newest_checkpoint(run.path) if config.resume == "auto" else None
     run.truncate_metrics(checkpoint_step(checkpoint) if checkpoint else 0)
     _announce(say, config, run, data, examples, encoder)
     if checkpoint:

@@ -16,8 +16,9 @@ from trl import SFTConfig, SFTTrainer
 
 from cad_train.config import TrainConfig
 from cad_train.examples import IGNORED, Examples
-from cad_train.run_folder import COMPLETED, RunFolder
+from cad_train.run_folder import RunFolder
 from decoding.commandline import UserError
+from decoding.loading import COMPLETED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

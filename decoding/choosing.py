@@ -59,19 +59,23 @@ class Chooser:
     def __init__(
         self, masks: np.ndarray, vocabulary: int, device: torch.device, temperature: float = 0.0, seed: int = 0
     ) -> None:
-        forbidden = torch.ones(len(masks) + 1, vocabulary, dtype=torch.bool)
-        width = min(vocabulary, masks.shape[1])
-        forbidden[:-1, :width] = torch.from_numpy(~masks[:, :width])
-        forbidden[-1] = False
         self.unmasked = len(masks)
         self.temperature, self.seed = temperature, seed
-        self._forbidden = forbidden.to(device)
+        # As lists: next to the vocabulary few ids are illegal in text, and only these need touching.
+        self._forbidden = []
+        for mask in masks:
+            forbidden = np.ones(vocabulary, dtype=bool)
+            width = min(vocabulary, len(mask))
+            forbidden[:width] = ~mask[:width]
+            self._forbidden.append(torch.from_numpy(forbidden.nonzero()[0]).to(device))
 
+    @torch.inference_mode()
     def __call__(self, logits: torch.Tensor, decisions: list[Decision]) -> list[tuple[int, float]]:
         """Return for every row of ``logits`` ``[decisions, vocabulary]`` the chosen id and its log-probability.
 
-        The probability is the model's own over the legal ids, whatever the temperature. Sampling adds Gumbel noise that
-        depends on seed, request and position alone, so it chooses alike however the loop feeds tokens.
+        Overwrites the logits of illegal ids. The probability is the model's own over the legal ids, whatever the
+        temperature. Sampling adds Gumbel noise that depends on seed, request and position alone, so it chooses alike
+        however the loop feeds tokens.
         """
         chosen: list[tuple[int, float]] = [(-1, 0.0)] * len(decisions)
         listed = [row for row, decision in enumerate(decisions) if decision.legal is not None]
@@ -89,9 +93,11 @@ class Chooser:
             for row, token, log in zip(listed, ids.tolist(), logs.tolist(), strict=True):
                 chosen[row] = (token, log)
         if masked:
-            kinds = torch.tensor([decisions[row].mask_row for row in masked], device=logits.device)
-            some = logits if len(masked) == len(decisions) else logits[torch.tensor(masked, device=logits.device)]
-            scores = some.float().masked_fill(self._forbidden[kinds], float("-inf"))
+            scores = logits if len(masked) == len(decisions) else logits[torch.tensor(masked, device=logits.device)]
+            scores = scores.float()
+            for at, row in enumerate(masked):
+                if (kind := decisions[row].mask_row) != self.unmasked:
+                    scores[at, self._forbidden[kind]] = float("-inf")
             best, logs = self._best(scores, [decisions[row] for row in masked])
             for row, token, log in zip(masked, best.tolist(), logs.tolist(), strict=True):
                 chosen[row] = (token, log)

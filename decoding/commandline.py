@@ -77,13 +77,15 @@ class UserError(Exception):
     """
 
 
-def parse_config(schema: type[Config], argv: list[str], *, description: str = "") -> Config:
+def parse_config(schema: type[Config], argv: list[str], *, description: str = "", usage: str = "") -> Config:
     """Read a command line into an instance of the dataclass `schema`.
 
     Args:
         schema: the dataclass; see the module's docstring for the field types.
         argv: the arguments, without the program's name.
         description: printed above the table of `--help`.
+        usage: what `--help` says follows the program's name, for a command that takes words of its own instead of YAML
+            files.
 
     Raises:
         UserError: an unknown key, a value of the wrong type, a required key that is absent, an unreadable YAML file, or
@@ -93,7 +95,7 @@ def parse_config(schema: type[Config], argv: list[str], *, description: str = ""
     """
     keys = _keys(schema)
     if "-h" in argv or "--help" in argv:
-        _say(_help(keys, description), sys.stdout)
+        _say(_help(keys, description, usage), sys.stdout)
         raise SystemExit(0)
     files, texts = _split_arguments([token for token in argv if token != "--print-config"], keys)
     values: dict[str, object] = {}
@@ -111,14 +113,14 @@ def parse_config(schema: type[Config], argv: list[str], *, description: str = ""
     return config
 
 
-def run(main: Callable[[Config], None], schema: type[Config], *, description: str = "") -> None:
+def run(main: Callable[[Config], None], schema: type[Config], *, description: str = "", usage: str = "") -> None:
     """Parse `sys.argv[1:]` and call `main(config)`: the whole body of an entry point's `__main__` block.
 
     A UserError, from the command line or from `main`, becomes one line `error: ...` on stderr and exit code 2; Ctrl-C
     becomes `interrupted` and exit code 130. Any other exception is a fault of the program and keeps its traceback.
     """
     try:
-        main(parse_config(schema, sys.argv[1:], description=description))
+        main(parse_config(schema, sys.argv[1:], description=description, usage=usage))
     except UserError as error:
         _say("error: " + " ".join(str(error).splitlines()), sys.stderr)
         sys.exit(2)
@@ -480,15 +482,15 @@ def _read_mapping(node: yaml.Node, prefix: str, path: str, keys: dict[str, _Key]
 
 # --- help -------------------------------------------------------------------------------------------------------------
 
+_SYNTAX = "key=value, --key=value and --key value are the same. A list: key=[a,b] or --key a b. null: no value."
+_FILES = "YAML files go before the keys; later ones win, and keys win over files."
 _FOOTER = """\
-key=value, --key=value and --key value are the same. A list: key=[a,b] or --key a b. null: no value.
-YAML files go before the keys; later ones win, and keys win over files.
 -h, --help      print this and exit
 --print-config  print the resolved configuration as YAML and exit"""
 
 
-def _help(keys: dict[str, _Key], description: str) -> str:
-    parts = [f"usage: python {sys.argv[0]} [FILE.yaml ...] [key=value ...]"]
+def _help(keys: dict[str, _Key], description: str, usage: str) -> str:
+    parts = [f"usage: python {sys.argv[0]} {usage or '[FILE.yaml ...] [key=value ...]'}"]
     if description:
         parts.append("\n".join(_wrap(line, _WIDTH) for line in inspect.cleandoc(description).splitlines()))
     comments: dict[type, dict[str, str]] = {}
@@ -503,7 +505,8 @@ def _help(keys: dict[str, _Key], description: str) -> str:
             rows.append((key.name + ".", "", "", meaning))
     if len(rows) > 1:
         parts.append(_table(rows))
-    return "\n\n".join([*parts, _FOOTER])
+    footer = [_SYNTAX, _FOOTER] if usage else [_SYNTAX, _FILES, _FOOTER]
+    return "\n\n".join([*parts, "\n".join(footer)])
 
 
 def _wrap(line: str, width: int) -> str:

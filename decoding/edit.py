@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from decoding.commandline import UserError, run
-from decoding.loading import local_name
+from decoding.loading import find_model, load_encoder, load_model
 from decoding.textfile import TextFile, check_replaceable, read_text_file, replace_text
 
 if TYPE_CHECKING:
@@ -129,12 +129,12 @@ def decode_edit(decoder: SpliceDecoder, file: TextFile, instruction: str, min_co
 
 def load_decoder(config: Config) -> SpliceDecoder:
     """Load the checkpoint with the settings it was trained with, where ``config`` gives no other."""
-    model_name, trained = find_model(config.ckpt)  # its mistakes are told before the slow imports
+    model_name, run_folder = find_model(config.ckpt)  # its mistakes are told before the slow imports
+    trained = run_settings(run_folder)
 
     import torch
 
     from decoding.decoder import SpliceDecoder
-    from decoding.loading import load_encoder, load_model
 
     dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
     model = load_model(model_name, dtype=dtype, device=config.device, base=config.base or trained.get("model"))
@@ -150,36 +150,14 @@ def load_decoder(config: Config) -> SpliceDecoder:
     )
 
 
-def find_model(ckpt: str) -> tuple[str, dict[str, str]]:
-    """Return the model that ``ckpt`` names, and the style, splice and base model of its run, as far as it has one.
-
-    A run folder stands for its ``final``, or for its newest whole checkpoint while there is none.
+def run_settings(run_folder: Path | None) -> dict[str, str]:
+    """Return the style, splice setting and base model that the run was trained with; nothing for a model without one.
 
     Raises:
-        UserError: a path that does not exist, a folder of another kind, or a run without a model.
+        UserError: settings that cannot be read, or are none of ours.
     """
-    path = Path(ckpt)
-    if _is_run(path):
-        folder = path / "final"
-        if not folder.is_dir():
-            whole = [mark.parent for mark in path.glob("checkpoint-*/COMPLETED")]
-            folder = max(whole, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]), default=None)
-        if folder is None:
-            raise UserError(f"{ckpt} is a run without final/ or a whole checkpoint: train it first")
-        return str(folder), _run_settings(path)
-    if path.is_dir() and _is_run(path.resolve().parent):
-        return ckpt, _run_settings(path.resolve().parent)
-    if path.is_dir() and not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
-        raise UserError(f"{ckpt} is neither a run folder nor a model folder (no config.json)")
-    local_name(ckpt)  # says so now if there is no such folder or file
-    return ckpt, {}
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.yaml").is_file() and (path / "data.json").is_file()
-
-
-def _run_settings(run_folder: Path) -> dict[str, str]:
+    if run_folder is None:
+        return {}
     path = run_folder / "config.yaml"
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -303,7 +281,7 @@ def _main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    run(main, Config, description=__doc__)
+    run(main, Config, description=__doc__, usage="--ckpt PATH [--write] [key=value ...] FILE INSTRUCTION")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tokenizers and models by name: a hub id, a local folder, an adapter folder, or a GGUF file."""
+"""Tokenizers and models by name: a run folder, a model or adapter folder, a GGUF file, or a hub id."""
 
 from __future__ import annotations
 
@@ -20,6 +20,49 @@ if TYPE_CHECKING:
 
     from decoding.encoder import ProgramEncoder
     from decoding.tokens import TextTokenizer
+
+
+COMPLETED = "COMPLETED"  # a file in every checkpoint folder that is whole
+
+
+def find_model(ckpt: str) -> tuple[str, Path | None]:
+    """Return the model that ``ckpt`` names, and its run folder if it has one.
+
+    A run folder stands for its ``final``, or for its newest whole checkpoint while there is none; both may be named
+    themselves.
+
+    Raises:
+        UserError: a path that does not exist, a folder of another kind, or a run without a model.
+    """
+    path = Path(ckpt).expanduser()
+    if _is_run(path):
+        folder = path / "final"
+        if not folder.is_dir():
+            folder = newest_checkpoint(path)
+        if folder is None:
+            raise UserError(f"{ckpt} is a run without final/ or a whole checkpoint: train it first")
+        return str(folder), path
+    if path.is_dir() and _is_run(path.resolve().parent):
+        return ckpt, path.resolve().parent
+    if path.is_dir() and not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+        raise UserError(f"{ckpt} is neither a run folder nor a model folder (no config.json)")
+    local_name(ckpt)  # says so now if there is no such folder or file
+    return ckpt, None
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """Return the run's whole checkpoint with the highest step; half-written ones do not count."""
+    whole = [mark.parent for mark in run.glob(f"checkpoint-*/{COMPLETED}")]
+    return max(whole, key=checkpoint_step, default=None)
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the optimiser step that ``checkpoint-N`` was written after."""
+    return int(path.name.rpartition("-")[2])
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.yaml").is_file() and (path / "data.json").is_file()
 
 
 def local_name(name: str) -> str:

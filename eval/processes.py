@@ -13,7 +13,7 @@ _PATIENCE = timedelta(days=2)
 
 
 class Processes:
-    """The processes of ``accelerate launch``, or the only one there is.
+    """The processes of ``accelerate launch`` or ``torchrun``, or the only one there is.
 
     Attributes:
         main: whether this is the process that prepares and reports.
@@ -23,9 +23,10 @@ class Processes:
     def __init__(self) -> None:
         self._state = None
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            import torch
             from accelerate import PartialState
 
-            self._state = PartialState(timeout=_PATIENCE)
+            self._state = PartialState(cpu=not torch.accelerator.is_available(), timeout=_PATIENCE)
         self.index = self._state.process_index if self._state else 0
         self.count = self._state.num_processes if self._state else 1
         self.main = self.index == 0

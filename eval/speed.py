@@ -7,7 +7,6 @@ has to do; end-to-end time is taken beside it.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from bisect import bisect_left
@@ -23,6 +22,7 @@ from data_prep.pairs import EditPair
 from decoding.baselines import TextDecoder
 from decoding.costs import CostCurve, measure_costs
 from decoding.decoder import Decoder, EditRequest, SpliceDecoder
+from decoding.drafts import Drafter
 from decoding.encoder import ProgramEncoder
 from decoding.engine import Sequence
 from decoding.formats import FORMATS, FormatError
@@ -217,46 +217,54 @@ def exact_bound(encoder: ProgramEncoder, pairs: list[EditPair], kernel: CostCurv
 
 
 def constraint_costs(system: System, pairs: list[EditPair]) -> dict[str, float]:
-    """Return seconds per forward of the state machine, the masked choice beyond a plain one, and the drafts.
+    """Return seconds per forward of the state machine, of the masked choice beyond a plain one, and of drafting.
 
-    The state machine is timed on the decisions of the gold programs, one by one; the masks on logits of the model's
-    size, against argmax alone.
+    The state machine is timed on the choices of the gold programs, one by one; the masked choice, with its
+    log-probabilities, on logits of the model's size for as many choices as a forward opens, against argmax alone.
     """
-    decoder = system.make(1)
+    decoder = _timed_apart(system.make(1))
     fsm_s = draft_s = 0.0
-    decisions = []
-    forwards = 0
+    decisions, forwards = [], 0
     for case, pair in enumerate(pairs):
         gold = system.gold(pair)
         sequence = decoder.open(EditRequest(pair.instruction, pair.before), case)
-        grammar, drafter = sequence.grammar, sequence.drafter
+        grammar = sequence.grammar
         started = time.perf_counter()
         _, state = grammar.forced(grammar.start)
         while not state.ended:
-            token = gold[state.length]
             decisions.append(decoder.engine.decision(sequence, state))
-            _, state = grammar.forced(grammar.advance(state, token))
+            _, state = grammar.forced(grammar.advance(state, gold[state.length]))
         fsm_s += time.perf_counter() - started
-        ((sequence, _),) = _run(decoder, [(case, pair, gold)])
+        sequence.script, sequence.limit = gold, len(gold)
+        sequence.drafter = timed = _TimedDrafter(sequence.drafter)
+        list(decoder.engine.run([sequence]))
         forwards += sequence.stats.forwards
-        if drafter is not None:
-            from decoding.drafts import Draft
-
-            started = time.perf_counter()
-            draft = Draft(grammar.forced(grammar.start)[1])
-            drafter.extend(draft, grammar, sequence.prompt, gold[: draft.end.length], len(gold))
-            draft_s += time.perf_counter() - started
-    logits = torch.randn(1, decoder.model.get_output_embeddings().weight.shape[0], device=decoder.model.device)
-    masked = _seconds(lambda: [decoder.chooser(logits, [one]) for one in itertools.islice(decisions, 200)])
-    plain = _seconds(lambda: [logits.argmax(-1).tolist() for _ in decisions[:200]])
-    per_choice = (masked - plain) / max(len(decisions[:200]), 1)
+        draft_s += timed.seconds
     per_forward = len(decisions) / forwards
+    together = max(round(per_forward), 1)
+    groups = [decisions[at : at + together] for at in range(0, min(len(decisions), 400) - together, together)]
+    size = decoder.model.get_output_embeddings().weight.shape[0]
+    logits = torch.randn(together, size, device=decoder.model.device)
+    masked = _seconds(lambda: [decoder.chooser(logits, group) for group in groups])
+    plain = _seconds(lambda: [logits.argmax(-1).tolist() for _ in groups])
     return {
         "state_machine_s": fsm_s / forwards,
-        "masked_choice_s": per_choice * per_forward,
-        "draft_s": draft_s / max(len(pairs), 1),
+        "masked_choice_s": (masked - plain) / len(groups),
+        "draft_s": draft_s / forwards,
         "choices_per_forward": per_forward,
     }
+
+
+class _TimedDrafter:
+    """A drafter, and how long it took."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter, self.seconds = drafter, 0.0
+
+    def extend(self, *arguments) -> None:
+        started = time.perf_counter()
+        self._drafter.extend(*arguments)
+        self.seconds += time.perf_counter() - started
 
 
 def _seconds(function: Callable[[], Any]) -> float:

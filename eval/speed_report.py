@@ -104,7 +104,7 @@ def report(summary: dict[str, Any]) -> str:
             "Per forward, as a share of a forward over one token:",
             "",
             markdown_table(
-                ["workload", "choices", "state machine", "masked choice", "a draft"],
+                ["workload", "choices", "state machine", "masked choice", "drafting"],
                 [_constraint_line(name, row) for name, row in summary["constraints"].items()],
             ),
         ]

@@ -20,7 +20,8 @@ from small_models import save_model, tiny_model, tokenizer_of
 from decoding import edit as command
 from decoding import textfile
 from decoding.commandline import UserError, parse_config
-from decoding.edit import Config, decode_edit, edit_file, find_model, read_words, unified_diff
+from decoding.edit import Config, decode_edit, edit_file, read_words, run_settings, unified_diff
+from decoding.loading import find_model
 from decoding.textfile import check_replaceable, read_text_file, replace_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -566,19 +567,24 @@ def make_run(path: Path, *models: str, config: str = "style: plain\nsplice: full
     return path
 
 
+def located(ckpt: str) -> tuple[str, dict[str, str]]:
+    model, run = find_model(ckpt)
+    return model, run_settings(run)
+
+
 TRAINED = {"style": "plain", "splice": "full", "model": "some/base"}
 
 
 def test_a_run_stands_for_its_final_model_or_its_newest_whole_checkpoint(tmp_path):
     run = make_run(tmp_path / "run", "checkpoint-9", "checkpoint-10", "checkpoint-11")
     with pytest.raises(UserError, match="a run without final/ or a whole checkpoint"):
-        find_model(str(run))
+        located(str(run))
     for step in (9, 10):
         (run / f"checkpoint-{step}" / "COMPLETED").touch()
-    assert find_model(str(run)) == (str(run / "checkpoint-10"), TRAINED)
+    assert located(str(run)) == (str(run / "checkpoint-10"), TRAINED)
     (run / "final").mkdir()
-    assert find_model(str(run)) == (str(run / "final"), TRAINED)
-    assert find_model(str(run / "checkpoint-11")) == (str(run / "checkpoint-11"), TRAINED)  # asked for by name
+    assert located(str(run)) == (str(run / "final"), TRAINED)
+    assert located(str(run / "checkpoint-11")) == (str(run / "checkpoint-11"), TRAINED)  # asked for by name
 
 
 def test_the_command_finds_what_the_evaluation_finds(tmp_path):
@@ -588,7 +594,7 @@ def test_the_command_finds_what_the_evaluation_finds(tmp_path):
 
     run = make_run(tmp_path / "run", "final", config=to_yaml(TrainConfig(style="plain", splice="none")))
     for name in (run, run / "final"):
-        model, trained = find_model(str(name))
+        model, trained = located(str(name))
         theirs = find_checkpoint(str(name))
         assert model == theirs.model
         assert trained == {key: getattr(theirs.config, key) for key in ("style", "splice", "model")}
@@ -596,20 +602,20 @@ def test_the_command_finds_what_the_evaluation_finds(tmp_path):
 
 def test_a_model_without_a_run_has_no_settings(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    assert find_model(str(tmp_path)) == (str(tmp_path), {})
-    assert find_model("owner/name") == ("owner/name", {})
+    assert located(str(tmp_path)) == (str(tmp_path), {})
+    assert located("owner/name") == ("owner/name", {})
 
 
 def test_a_checkpoint_that_cannot_be_is_named(tmp_path):
     for name, message in [(str(tmp_path), "neither a run folder nor a model"), ("./no", "there is no model folder")]:
         with pytest.raises(UserError, match=message):
-            find_model(name)
+            located(name)
     for number, (config, message) in enumerate(
         [("style: wide\n", "config.yaml: style is 'wide', not one of numbered, plain"), ("a: [", "cannot read")]
     ):
         with pytest.raises(UserError, match=message):
-            find_model(str(make_run(tmp_path / f"run{number}", "final", config=config)))
-    assert find_model(str(make_run(tmp_path / "old", "final", config="lr: 1.0\n")))[1] == {}
+            located(str(make_run(tmp_path / f"run{number}", "final", config=config)))
+    assert located(str(make_run(tmp_path / "old", "final", config="lr: 1.0\n")))[1] == {}
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

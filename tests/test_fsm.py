@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import sys
 import tempfile
 from dataclasses import FrozenInstanceError
 from functools import cache
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import SUPPORTED, encoder_of, qwen_encoder
+from small_models import SUPPORTED, encoder_of, qwen_encoder, smollm2_encoder
 
 from data_prep.build import OracleConfig, build_oracles, read_split, token_statistics
 from data_prep.oracle import build_oracle
@@ -66,8 +67,11 @@ HARD_BODIES = (
 )
 
 
+REAL = {"qwen": qwen_encoder, "smollm2": smollm2_encoder}
+
+
 def get_encoder(kind):
-    return qwen_encoder() if kind == "qwen" else encoder_of(kind)
+    return REAL[kind]() if kind in REAL else encoder_of(kind)
 
 
 def replay(fsm, ids):
@@ -203,15 +207,17 @@ def random_document(choose):
     return "\n".join(choose.choice(LINES) for _ in range(choose.choice((1, 1, 2, 9, 12, 101, 130))))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "smollm2"])
 def test_every_path_through_the_grammar_is_a_program_that_fits_the_document(kind):
     encoder = get_encoder(kind)
     walker = Walker(encoder, kind)
-    longest = 0
-    for number in range(300):
+    longest, copies, shortest = 0, 0, set()
+    for number in range(1000 if kind in ("qwen", "smollm2", "split_slash") else 300):
         document = random_document(walker.random)
-        splice, monotone = ("full", "none")[number % 2], number % 3 == 0
-        fsm = ProgramFSM(encoder, document, splice=splice, monotone=monotone, max_ops=8)
+        n = len(split_lines(document))
+        splice, monotone, min_span = ("full", "none")[number % 2], number % 3 == 0, (1, 1, 2, 5)[number % 4]
+        options = {"splice": splice, "monotone": monotone, "min_span": min_span, "max_ops": 8}
+        fsm = ProgramFSM(encoder, document, **options)
         ids, kept, state = walker.walk(fsm)
         text = encoder.text.decode(kept).decode(errors="replace")
         program, _ = fsm.program(state, ids)
@@ -219,11 +225,16 @@ def test_every_path_through_the_grammar_is_a_program_that_fits_the_document(kind
         assert resolve(parse(text), document) == resolve(program, document)  # strict: every range is valid
         assert ids[-1] == encoder.table.end_of_sequence
         assert 1 <= len(program.ops) <= 8
+        spans = [(op.first, op.last) for op in program.copies]
+        assert all(first >= 1 and first + min_span - 1 <= last <= n for first, last in spans)
+        assert state.spliced == (sum(len(encoder.span(fsm.lines, *span)) for span in spans) if splice == "full" else 0)
         if monotone:
-            order = [line for op in program.copies for line in (op.first, op.last)]
-            assert all(a.last < b.first for a, b in zip(program.copies, program.copies[1:], strict=False)), order
-        longest = max(longest, len(program.ops))
+            assert all(before < after for (_, before), (after, _) in zip(spans, spans[1:], strict=False)), spans
+        longest, copies = max(longest, len(program.ops)), copies + len(spans)
+        shortest |= {min_span for first, last in spans if last - first + 1 == min_span}
     assert longest == 8
+    assert copies > 300
+    assert shortest == {1, 2, 5}
 
 
 @pytest.mark.parametrize("kind", SUPPORTED)
@@ -232,7 +243,8 @@ def test_forced_ids_are_exactly_those_without_an_alternative(kind):
     walker = Walker(encoder, f"forced {kind}")
     for number in range(40):
         document = random_document(walker.random)
-        fsm = ProgramFSM(encoder, document, splice=("full", "none")[number % 2], monotone=number % 3 == 0, max_ops=5)
+        splice, min_span = ("full", "none")[number % 2], 1 + number % 4
+        fsm = ProgramFSM(encoder, document, splice=splice, monotone=number % 3 == 0, min_span=min_span, max_ops=5)
         state = fsm.start
         while not state.ended:
             ids, after = fsm.forced(state)
@@ -252,12 +264,12 @@ def test_forced_ids_are_exactly_those_without_an_alternative(kind):
 def test_the_legal_ids_are_exactly_those_that_advance_accepts():
     encoder = encoder_of("byte_level")
     walker = Walker(encoder, "legal")
-    fsm = ProgramFSM(encoder, "\n" * 24, monotone=True, max_ops=6)
-    for _ in range(3):
+    for min_span in (1, 1, 4):
+        fsm = ProgramFSM(encoder, "\n" * 24, monotone=True, min_span=min_span, max_ops=6)
         state = fsm.start
         while not state.finished:
             legal = fsm.allowed(state)
-            legal = walker.legal[state.matched] if legal is None else legal
+            legal = walker.legal[fsm.mask_row(state)] if legal is None else legal
             for token in range(-1, len(encoder.text.token_bytes) + 1):
                 if token not in legal:
                     with pytest.raises(ValueError, match=f"token {token} at {state.length}"):
@@ -344,6 +356,42 @@ def test_monotone_copies_start_after_the_end_of_the_one_before():
         ]:
             ids = program_ids(encoder, Program(ops), document)
             assert replay(loose, ids).finished
+            if legal:
+                assert replay(fsm, ids).finished
+            else:
+                with pytest.raises(ValueError, match="token"):
+                    replay(fsm, ids)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_a_copy_has_at_least_the_lines_that_are_asked_for(kind):
+    encoder, document = encoder_of(kind), "\n".join("abcdefghijkl")
+    table = encoder.table
+    for min_span in (2, 5, 12):
+        fsm = ProgramFSM(encoder, document, min_span=min_span)
+        start = replay(fsm, [*table.program_open, *table.copy_head])
+        assert numbers_from(fsm, start, table.dash[0]) == {str(first) for first in range(1, 14 - min_span)}
+        for first in range(1, 14 - min_span):
+            last = replay(fsm, [*table.program_open, *table.copy_head, *encoder.number(first), *table.dash])
+            written = numbers_from(fsm, last, table.copy_close[0])
+            assert written == {str(line) for line in range(first + min_span - 1, 13)}
+
+
+def test_a_document_with_too_few_lines_left_is_not_copied():
+    document = "\n".join("abcdef")
+    for kind in SUPPORTED:
+        encoder = encoder_of(kind)
+        table = encoder.table
+        short = ProgramFSM(encoder, document, min_span=7)
+        assert short.forced(short.start)[0] == [*table.program_open, *table.gen_head]
+        fsm = ProgramFSM(encoder, document, min_span=3, monotone=True)
+        for ops, legal in (
+            ([Copy(1, 3), Copy(4, 6)], True),
+            ([Copy(1, 4), Gen.of("x")], True),
+            ([Copy(1, 4), Copy(5, 6)], False),
+            ([Copy(1, 2)], False),
+        ):
+            ids = program_ids(encoder, Program(ops), document)
             if legal:
                 assert replay(fsm, ids).finished
             else:
@@ -569,3 +617,132 @@ def test_the_only_line_of_a_document_is_forced():
 def test_lines_split_only_at_newlines():
     assert len(ProgramFSM(encoder_of("byte_level"), "a\rb\x0cc\u2028d\n").lines) == 2
     assert split_lines("") == [""]
+
+
+# The paper's forwards
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+@pytest.mark.parametrize("splice", ["full", "none"])
+def test_a_run_is_cut_at_every_choice_forced_digit_and_span(kind, splice):
+    encoder = encoder_of(kind)
+    walker = Walker(encoder, f"units {kind}")
+    for number in range(30):
+        fsm = ProgramFSM(encoder, random_document(walker.random), splice=splice, monotone=number % 2 == 0, max_ops=4)
+        state = fsm.forced(fsm.start)[1]
+        while not state.ended:
+            token = walker.step(fsm, state)
+            forced, after = fsm.forced(fsm.advance(state, token))
+            run = [token, *forced]
+            sizes = fsm.units(state, run)
+            assert sum(sizes) == len(run)
+            assert min(sizes) >= 1
+            spliced = after.spliced - state.spliced
+            if spliced and after.at == len(after.queue):  # the span is the end of the run, or stands before a choice
+                assert spliced in sizes
+            if state.phase is Phase.GEN_BODY and after.phase is Phase.GEN_BODY:
+                assert sizes == [1]
+            state = after
+
+
+def test_the_rest_of_a_literal_rides_with_the_id_that_selects_it():
+    for kind in SUPPORTED:
+        encoder = encoder_of(kind)
+        table = encoder.table
+        fsm = ProgramFSM(encoder, "\n" * 11, splice="full")
+        state = replay(
+            fsm, [*table.program_open, *table.copy_head, *encoder.number(7), *table.dash, *encoder.number(9)]
+        )
+        run = [*table.copy_close, *encoder.span(fsm.lines, 7, 9)]
+        assert fsm.units(state, run) == [len(table.copy_close), len(run) - len(table.copy_close)]
+        begun = replay(fsm, [*table.program_open, *table.gen_head, *table.gen_end[:-1]])
+        assert fsm.units(begun, [table.gen_end[-1], *table.gen_close]) == [1 + len(table.gen_close)]
+
+
+# Work
+
+
+def lines_run(function, *arguments):
+    """How many lines of the package's Python the call runs, whatever the machine."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        count += event == "line" and "decoding" in frame.f_code.co_filename
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "qwen", "three_digits"])
+@pytest.mark.parametrize("monotone", [False, True])
+def test_the_work_of_a_choice_does_not_grow_with_the_document(kind, monotone):
+    """A copy from the middle to the end and a body, at every state: legal ids, step, and what is forced."""
+    encoder = get_encoder(kind)
+
+    def work(n):
+        document = "\n" * (n - 1)
+        fsm = ProgramFSM(encoder, document, monotone=monotone)
+        program = Program([Copy(1, n // 2 - 1), Gen.of("x"), Copy(n // 2 + 1, n - 1)])
+        worst, choices, state = 0, 0, fsm.start
+        for token in program_ids(encoder, program, document):
+            legal = fsm.allowed(state)
+            if legal is not None:
+                choices = max(choices, len(legal))
+                assert len(legal) <= 1 + len(set().union(*encoder.table.digits))
+            worst = max(worst, sum(lines_run(step, *with_) for step, with_ in steps(fsm, state, token)))
+            state = fsm.advance(state, token)
+        return worst, choices
+
+    def steps(fsm, state, token):
+        return (fsm.allowed, (state,)), (fsm.advance, (state, token)), (fsm.forced, (state,)), (fsm.mask_row, (state,))
+
+    (small, few), (large, many) = work(100), work(10_000)
+    if kind == "three_digits":  # a number's first token is then one of a thousand
+        few = max(few, len(set().union(*encoder.table.digits)))
+        small = work(1000)[0]
+    assert many <= few + 1
+    assert large <= 3 * small
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 10_000), st.data())
+def test_the_work_of_a_number_is_bounded_by_its_choices(group, high, data):
+    low = data.draw(st.integers(1, high))
+    table = table_of(group)
+    parts = grouped(data.draw(st.integers(low, high)), group)
+    prefix = "".join(parts[: data.draw(st.integers(0, len(parts)))])
+    choices = number_choices(table, prefix, low, high, 7)
+    lengths = len(str(high))  # numbers of every length may share their first digits
+    assert lines_run(number_choices, table, prefix, low, high, 7) <= 20 + 10 * lengths + 3 * lengths * len(choices)
+
+
+def test_a_document_of_ten_thousand_lines_is_never_walked_in_a_choice():
+    class Lines(list):
+        """Counts how often a line is looked at."""
+
+        looks = 0
+
+        def __getitem__(self, key):
+            Lines.looks += 1
+            return super().__getitem__(key)
+
+        def __iter__(self):
+            Lines.looks += len(self)
+            return super().__iter__()
+
+    encoder = encoder_of("byte_level")
+    walker = Walker(encoder, "ten thousand")
+    fsm = ProgramFSM(encoder, "\n".join(f"line {number}" for number in range(10_000)), max_ops=12)
+    fsm.lines = Lines(fsm.lines)
+    for _ in range(20):
+        ids, _, state = walker.walk(fsm)
+        program, _ = fsm.program(state, ids)
+        assert all(1 <= op.first <= op.last <= 10_000 for op in program.copies)
+    assert Lines.looks == 0  # only spliced spans are read, and here nothing is spliced

@@ -20,6 +20,7 @@ from eval.metrics import (
     out_of_range,
     outcome,
     rate,
+    risk_coverage,
     trimmed_match,
     wilson,
 )
@@ -240,3 +241,28 @@ def test_a_program_has_no_copy_out_of_range_exactly_when_it_resolves(program, do
     assert out_of_range(program, document) == sum(
         not (1 <= op.first <= op.last <= len(split_lines(document))) for op in program.copies
     )
+
+
+# --- risk against coverage ------------------------------------------------------------------------------------------
+
+
+def test_risk_falls_with_coverage_where_confidence_is_right():
+    curve = risk_coverage([0.9, 0.8, 0.2, 0.1], [True, True, False, False], (0.25, 0.5, 0.75, 1.0))
+    assert curve.points == [(0.25, 0.9, 1, 1), (0.5, 0.8, 2, 2), (0.75, 0.2, 3, 2), (1.0, 0.1, 4, 2)]
+    assert curve.aurc == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
+
+
+def test_a_threshold_takes_all_edits_of_its_confidence():
+    curve = risk_coverage([0.5, 0.5, 0.5, 0.1], [True, False, False, True], (0.25, 1.0))
+    assert curve.points == [(0.25, 0.5, 3, 1), (1.0, 0.1, 4, 2)]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20))
+def test_a_confidence_that_says_nothing_has_the_plain_error_as_area(exact):
+    curve = risk_coverage([0.5] * len(exact), exact)
+    assert curve.aurc == pytest.approx(1 - sum(exact) / len(exact))
+    assert all(point[2] == len(exact) for point in curve.points)
+
+
+def test_no_edits_have_no_curve():
+    assert risk_coverage([], []) is None

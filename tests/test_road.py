@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,12 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     return command(sys.executable, *arguments, **environment)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def launch(*arguments: str) -> subprocess.CompletedProcess:
@@ -69,6 +76,21 @@ def test_oracles_then_training_then_held_out_report(tmp_path, model_folder):
         assert sum(system["outcomes"].values()) == system["n"]
         assert system["exact_match"]["n"] == system["n"]
     assert summary["data"]["fingerprint"] == json.loads((oracles / "manifest.json").read_text())["fingerprint"]
+
+    # Shared out over two processes, the same cases come out, and one report.
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2", "--master_port", free_port()]
+    shared = command(*torchrun, *score, f"out={tmp_path / 'shared'}", "batch_size=3")
+    assert shared.returncode == 0, shared.stderr
+    assert shared.stdout.count("# Held-out report") == 1
+    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == sorted(
+        path.name for path in (run / "heldout").iterdir()
+    )
+    timed = ("wall_s", "prefill_s", "confidence", "drafted", "accepted", "fed", "heads", "forwards")
+    ours = [json.loads(line) for line in (tmp_path / "shared" / "cases.jsonl").read_text().splitlines()]
+    for row in rows + ours:
+        for key in timed:
+            row.pop(key)
+    assert ours == rows
 
     # The same command again decodes nothing and reports the same; a changed setting starts over.
     cases = (run / "heldout" / "cases.jsonl").read_bytes()

@@ -12,7 +12,6 @@ from small_models import encoder_of, save_model, tiny_model
 
 from cad_train.config import TrainConfig
 from cad_train.examples import IGNORED, check_refused, encode_row, encode_rows, show_example
-from cad_train.run_folder import COMPLETED, RunFolder
 from cad_train.sft import train_selector
 from cad_train.trainer import SelectorTrainer, computes_in_bf16
 from data_prep.build import OracleConfig, OracleRow, build_oracles
@@ -21,6 +20,7 @@ from data_prep.probeedit import ProbeEditConfig
 from decoding.commandline import UserError
 from decoding.fsm import ProgramFSM
 from decoding.grammar import render
+from decoding.loading import COMPLETED, newest_checkpoint
 
 
 def oracle_row(before: str, after: str, name: str = "row") -> OracleRow:
@@ -198,14 +198,13 @@ def test_qlora_holds_its_base_in_four_bits_on_a_cpu(config, capsys):
 
 
 def test_half_written_checkpoints_do_not_count(tmp_path):
-    run = RunFolder(tmp_path, main_process=True)
     for step in (9, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    assert run.newest_checkpoint() is None
+    assert newest_checkpoint(tmp_path) is None
     (tmp_path / "checkpoint-9" / COMPLETED).touch()
-    assert run.newest_checkpoint().name == "checkpoint-9"
+    assert newest_checkpoint(tmp_path).name == "checkpoint-9"
     (tmp_path / "checkpoint-10" / COMPLETED).touch()
-    assert run.newest_checkpoint().name == "checkpoint-10"
+    assert newest_checkpoint(tmp_path).name == "checkpoint-10"
 
 
 def test_a_launcher_that_contradicts_the_precision_is_refused(monkeypatch):
