@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from decoding.forward import EagerForward, Feed, PackedForward
 
-_WIDTHS = (1, 4, 16, 64)
+_WIDTHS = (1, 8, 64)
 _PREFIX = 128
 _REPEATS = 2
 

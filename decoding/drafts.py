@@ -7,7 +7,7 @@ model-free baseline (prompt lookup decoding), and here a last resort inside gen 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from decoding.choosing import Grammar, State
 from decoding.encoder import ProgramEncoder
@@ -112,6 +112,15 @@ class PromptLookup:
             seen.append(token)
 
 
+class _Place(NamedTuple):
+    """Where a gen body stands in the lines it seems to rewrite."""
+
+    line: int  # lines passed
+    at: int  # the next id of the current line
+    changed: bool  # whether the body ever differed
+    lost: int  # for how many ids it has been off the line
+
+
 class ProgramDrafter:
     """Guesses for edit programs: headers by arithmetic, bodies by the lines they replace, else by prompt lookup.
 
@@ -183,7 +192,7 @@ class ProgramDrafter:
             return last.last + 1
         first = 1 + next((op.last for op in reversed(state.ops) if isinstance(op, Copy)), 0)
         body = ids[last.start : last.stop]
-        return first + max(self._align(fsm, first, body)[0], 1)
+        return first + max(self._align(fsm, first, body).line, 1)
 
     # Bodies
 
@@ -196,12 +205,12 @@ class ProgramDrafter:
             return "line", self._rest_of_end(written, state, table.gen_end)
         first = 1 + next((op.last for op in reversed(state.ops) if isinstance(op, Copy)), 0)
         body = written[state.body_start :]
-        line, at, changed, lost = self._align(fsm, first, body)
+        place = self._align(fsm, first, body)
         at_start = not body or self._ends_line(body[-1])
-        if at_start and changed:
+        if at_start and place.changed:
             return "line", table.gen_end[:1]
-        if lost < _LOST and line < _REACH and first + line <= len(fsm.lines):
-            return "line", self._line(fsm, first + line)[at:]
+        if place.lost < _LOST and place.line < _REACH and first + place.line <= len(fsm.lines):
+            return "line", self._line(fsm, first + place.line)[place.at :]
         if drafted:
             return "", []
         return "lookup", self._lookup.continuation(prompt, ids)
@@ -212,29 +221,28 @@ class ProgramDrafter:
                 return end[size:]
         return []
 
-    def _align(self, fsm: ProgramFSM, first: int, body: list[int]) -> tuple[int, int, bool, int]:
-        """Follow ``body`` along the document's lines from ``first`` on.
-
-        Returns how many lines it has passed, the id of the current line it stands at, whether it ever differed, and for
-        how many ids it has been lost.
-        """
-        line, at, changed, lost = 0, 0, False, 0
+    def _align(self, fsm: ProgramFSM, first: int, body: list[int]) -> _Place:
+        """Follow ``body`` along the document's lines from ``first`` on."""
+        line = at = left = lost = 0  # left: where the body last left its line
+        changed = False
         for token in body:
             shown = self._line(fsm, first + line)
             if at < len(shown) and shown[at] == token:
                 at, lost = at + 1, 0
             else:
                 changed = True
-                later = shown[at + 1 : at + _FAR]
+                left = left if lost else at
+                later, passed = shown[at + 1 : at + _FAR], shown[left:at]
                 if token in later:  # ids were left out
                     at, lost = at + 2 + later.index(token), 0
-                elif token in shown[max(at - 4, 0) : at]:  # ids were put in
-                    at, lost = at - shown[max(at - 4, 0) : at][::-1].index(token), 0
-                else:  # another id instead of this one
-                    at, lost = min(at + 1, max(len(shown) - 1, 0)), lost + 1
+                elif token in passed:
+                    at, lost = left + 1 + passed.index(token), 0
+                else:  # at first it looks like another id instead of this one, then like ids put in before it
+                    lost += 1
+                    at = min(left + 1, max(len(shown) - 1, 0)) if lost == 1 else left
             if self._ends_line(token):
                 line, at, lost = line + 1, 0, 0
-        return line, at, changed, lost
+        return _Place(line, at, changed, lost)
 
     def _line(self, fsm: ProgramFSM, number: int) -> list[int]:
         """The ids of a line and its end; none beyond the document."""

@@ -2,7 +2,8 @@
 
 The new tokens of all sequences are packed into one row ``[1, S]``, so that no linear layer computes padding and only
 the hidden states that decide reach the language-model head. Keys and values live in a static buffer with a slot for
-every sequence, written by (slot, position); attention alone pads, over queries, under a mask ``key <= position``.
+every sequence, written by (slot, position). Attention runs sequence by sequence, or, where shapes must be fixed, over
+padded queries under a mask ``key <= position``.
 
 Rolling back is free: a sequence's length lives with the caller, and what stands beyond it is masked until overwritten.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -35,37 +35,96 @@ class Feed(NamedTuple):
     heads: list[int]
 
 
-@dataclass
-class _Layout:
-    """Where the packed tokens of one forward belong. ``S`` tokens, ``B`` sequences, at most ``W`` tokens of each.
+class _Pieces:
+    """Where the packed tokens of one forward belong: sequence by sequence, each attending to its own slot alone.
 
-    ``slots`` and ``positions`` ``[S]`` place keys and values; ``gather`` ``[B, W]`` picks the packed token of every
-    padded query, ``scatter`` ``[S]`` the padded query of every token; ``key_limit`` ``[B, W]`` is the last position a
-    query sees. ``rows`` selects the sequences' slots, ``length`` the positions attention looks at.
+    One call a sequence computes no padding, of queries or of keys, which on a CPU costs most of a batch's attention.
     """
 
-    slots: torch.Tensor
-    positions: torch.Tensor
-    gather: torch.Tensor
-    scatter: torch.Tensor
-    key_limit: torch.Tensor
-    rows: slice | torch.Tensor
-    length: int
-    fresh: bool  # one sequence from position 0 on: plain causal attention
-    masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
+    def __init__(self, feeds: list[Feed], device: torch.device) -> None:
+        self._device = device
+        self._feeds = [(feed.slot, feed.start, len(feed.ids)) for feed in feeds]
+        place = [(slot, position) for slot, start, n in self._feeds for position in range(start, start + n)]
+        self.slots, self.positions = torch.tensor(place, device=device).unbind(1)
+        self._masks: dict[tuple[int, int, int | None], torch.Tensor] = {}
 
-    def mask(self, groups: int, window: int | None) -> torch.Tensor:
-        """Return ``[B, 1, groups * W, length]``, True where a query may look; made once and used by every layer."""
-        key = (groups, window)
-        if key not in self.masks:
-            keys = torch.arange(self.length, device=self.key_limit.device)
-            limit = self.key_limit[:, None, :, None]
-            mask = keys <= limit
-            if window is not None:
-                mask &= keys > limit - window
-            batch, _, width, length = mask.shape
-            self.masks[key] = mask.expand(batch, groups, width, length).reshape(batch, 1, groups * width, length)
-        return self.masks[key]
+    def attend(self, query, keys, values, scale: float | None, window: int | None) -> torch.Tensor:
+        """Return ``[S, heads, size]`` for such a query; keys and values are ``[slots, key heads, capacity, size]``."""
+        outputs, offset = [], 0
+        for slot, start, count in self._feeds:
+            key, value = (buffer[slot : slot + 1, :, : start + count] for buffer in (keys, values))
+            outputs.append(self._attend_one(query[offset : offset + count], key, value, start, scale, window))
+            offset += count
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _attend_one(self, query, key, value, start: int, scale: float | None, window: int | None) -> torch.Tensor:
+        count, heads, size = query.shape
+        if start == 0 and (window is None or count <= window):  # a prompt: the kernels' own causal mask
+            query = query.transpose(0, 1)[None]
+            grouped = heads > key.shape[1]
+            out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+            return out[0].transpose(0, 1)
+        groups = heads // key.shape[1]
+        mask = None if count == 1 and window is None else self._mask(start, count, groups, window)
+        folded = F.scaled_dot_product_attention(_fold(query[None], groups), key, value, attn_mask=mask, scale=scale)
+        return _unfold(folded, groups)[0]
+
+    def _mask(self, start: int, count: int, groups: int, window: int | None) -> torch.Tensor:
+        """Return ``[groups * count, start + count]``, True where a query may look; made once for all layers."""
+        key = (start, count, window)
+        if key not in self._masks:
+            keys = torch.arange(start + count, device=self._device)
+            self._masks[key] = _visible(keys, keys[start:], window).repeat(groups, 1)
+        return self._masks[key]
+
+
+class _Padded:
+    """The same at fixed shapes, for CUDA graphs: every slot is a row of attention, queries padded to one width.
+
+    ``gather`` ``[slots, width]`` picks the packed token of every padded query, ``scatter`` ``[S]`` the padded query of
+    every token; ``limits`` ``[slots, width]`` is the last position that a query sees.
+    """
+
+    def __init__(self, slots, positions, gather, scatter, limits, capacity: int) -> None:
+        self.slots, self.positions = slots, positions
+        self._gather, self._scatter, self._limits, self._capacity = gather, scatter, limits, capacity
+        self._masks: dict[int | None, torch.Tensor] = {}
+
+    def attend(self, query, keys, values, scale: float | None, window: int | None) -> torch.Tensor:
+        """See ``_Pieces``."""
+        groups = query.shape[1] // keys.shape[1]
+        if window not in self._masks:
+            positions = torch.arange(self._capacity, device=self._limits.device)
+            self._masks[window] = _visible(positions, self._limits, window).repeat(1, groups, 1)[:, None]
+        mask = self._masks[window]
+        folded = F.scaled_dot_product_attention(
+            _fold(query[self._gather], groups), keys, values, attn_mask=mask, scale=scale
+        )
+        return _unfold(folded, groups).flatten(0, 1)[self._scatter]
+
+
+def _visible(keys: torch.Tensor, queries: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Return ``[..., queries, keys]``: whether a query at one position sees the key at another."""
+    seen = keys <= queries[..., None]
+    return seen if window is None else seen & (keys > queries[..., None] - window)
+
+
+def _fold(query: torch.Tensor, groups: int) -> torch.Tensor:
+    """``[batch, queries, heads, size]`` to ``[batch, key heads, groups * queries, size]``.
+
+    Query heads that share a key head become more queries of it, so that grouped keys and values are never repeated:
+    under a mask, torch's own grouping or a repeat costs 1.3 to 8 times as much on a CPU.
+    """
+    batch, queries, heads, size = query.shape
+    split = query.view(batch, queries, heads // groups, groups, size).permute(0, 2, 3, 1, 4)
+    return split.reshape(batch, heads // groups, groups * queries, size)
+
+
+def _unfold(folded: torch.Tensor, groups: int) -> torch.Tensor:
+    """The inverse of ``_fold``."""
+    batch, key_heads, queries, size = folded.shape
+    split = folded.view(batch, key_heads, groups, queries // groups, size).permute(0, 3, 1, 2, 4)
+    return split.reshape(batch, queries // groups, key_heads * groups, size)
 
 
 class _SlotLayer(CacheLayerMixin):
@@ -114,7 +173,7 @@ class SlotCache(Cache):
 
     def __init__(self, layers: int, slots: int) -> None:
         self.slots, self.capacity = slots, 0
-        self.layout: _Layout | None = None
+        self.layout: _Pieces | _Padded | None = None
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
 
     def reserve(self, length: int) -> bool:
@@ -128,30 +187,9 @@ class SlotCache(Cache):
 
 
 def _packed_attention(module, query, key, value, attention_mask, scaling=None, sliding_window=None, **kwargs):
-    """Attention of packed queries ``[1, heads, S, size]`` over slot buffers; transformers' attention interface.
-
-    Query heads that share a key head become more queries of it, so grouped keys and values are never repeated: under a
-    mask, torch's own grouping or a repeat costs 1.3 to 8 times as much on a CPU.
-    """
-    layout: _Layout = kwargs["packed_layout"]
-    _, heads, tokens, size = query.shape
-    key_heads = key.shape[1]
-    groups = heads // key_heads
-    if layout.fresh and (sliding_window is None or tokens <= sliding_window):
-        key, value = (buffer[layout.rows, :, :tokens] for buffer in (key, value))
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=groups > 1)
-        return out.transpose(1, 2), None
-    key, value = (buffer[layout.rows, :, : layout.length] for buffer in (key, value))
-    batch, width = layout.gather.shape
-    packed = query[0].transpose(0, 1)  # [S, heads, size]
-    padded = packed[layout.gather] if batch > 1 else packed[None]
-    folded = padded.view(batch, width, key_heads, groups, size).permute(0, 2, 3, 1, 4)
-    folded = folded.reshape(batch, key_heads, groups * width, size)
-    alone = batch == 1 and width == 1 and sliding_window is None and key.shape[2] == layout.length
-    mask = None if alone else layout.mask(groups, sliding_window)
-    out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-    out = out.view(batch, key_heads, groups, width, size).permute(0, 3, 1, 2, 4).reshape(batch * width, heads, size)
-    return (out[layout.scatter] if batch > 1 else out)[None], None
+    """Attention of packed queries ``[1, heads, S, size]`` over slot buffers; transformers' attention interface."""
+    out = kwargs["packed_layout"].attend(query[0].transpose(0, 1), key, value, scaling, sliding_window)
+    return out[None], None
 
 
 AttentionInterface.register(_ATTENTION, _packed_attention)
@@ -195,9 +233,10 @@ class PackedForward:
             packed += feed.ids
             heads += [offset + head for head in feed.heads]
             offset += len(feed.ids)
-        fresh = len(feeds) == 1 and feeds[0].start == 0
-        if self._graphs is None or fresh or len(packed) > _BUCKETS[-1]:
-            return self._run(self._tensor([packed]), self._layout(feeds, fresh), self._tensor(heads))
+        prompt = len(feeds) == 1 and feeds[0].start == 0
+        if self._graphs is None or prompt or len(packed) > _BUCKETS[-1]:
+            layout = _Pieces(feeds, self.model.device)
+            return self._run(self._tensor([packed]), layout, self._tensor(heads))
         return self._replay(feeds, packed, heads)
 
     @torch.inference_mode()
@@ -210,7 +249,7 @@ class PackedForward:
         """Return when all work is done; results that were fetched need no such wait."""
         _synchronize(self.model)
 
-    def _run(self, ids: torch.Tensor, layout: _Layout, heads: torch.Tensor) -> torch.Tensor:
+    def _run(self, ids: torch.Tensor, layout: _Pieces | _Padded, heads: torch.Tensor) -> torch.Tensor:
         self.cache.layout = layout
         with _attention(self._config):
             output = self.model(
@@ -222,34 +261,6 @@ class PackedForward:
                 packed_layout=layout,
             )
         return output.logits[0]
-
-    def _layout(self, feeds: list[Feed], fresh: bool) -> _Layout:
-        width = max(len(feed.ids) for feed in feeds)
-        slots, positions, gather, scatter, limits = [], [], [], [], []
-        offset = 0
-        for row, feed in enumerate(feeds):
-            count = len(feed.ids)
-            slots += [feed.slot] * count
-            places = list(range(feed.start, feed.start + count))
-            positions += places
-            if len(feeds) > 1:
-                scatter += range(row * width, row * width + count)
-                gather.append(list(range(offset, offset + count)) + [0] * (width - count))
-            limits.append(places + [feed.start] * (width - count))
-            offset += count
-        in_order = [feed.slot for feed in feeds]
-        first, last = in_order[0], in_order[-1]
-        consecutive = in_order == list(range(first, last + 1))  # then a view, else a copy, of the slots' keys
-        return _Layout(
-            slots=self._tensor(slots),
-            positions=self._tensor(positions),
-            gather=self._tensor(gather) if gather else torch.empty(1, width, dtype=torch.long),
-            scatter=self._tensor(scatter),
-            key_limit=self._tensor(limits),
-            rows=slice(first, last + 1) if consecutive else self._tensor(in_order),
-            length=max(feed.start + len(feed.ids) for feed in feeds),
-            fresh=fresh,
-        )
 
     def _replay(self, feeds: list[Feed], packed: list[int], heads: list[int]) -> torch.Tensor:
         """Run at bucketed widths: every slot is a row of attention, padding tokens go to the spare slot."""
@@ -277,7 +288,7 @@ class PackedForward:
             "positions": torch.tensor(positions),
             "gather": gather,
             "scatter": torch.tensor(scatter),
-            "key_limit": limits,
+            "limits": limits,
             "heads": torch.tensor(heads + [0] * (wanted - len(heads))),
         }
         key = (tokens, width, wanted)
@@ -286,8 +297,7 @@ class PackedForward:
         return self._graphs[key](inputs)[: len(heads)]
 
     def _run_bucket(self, ids: torch.Tensor, heads: torch.Tensor, **places: torch.Tensor) -> torch.Tensor:
-        layout = _Layout(**places, rows=slice(0, self.slots + 1), length=self.cache.capacity, fresh=False)
-        return self._run(ids, layout, heads)
+        return self._run(ids, _Padded(**places, capacity=self.cache.capacity), heads)
 
     def _tensor(self, values: list) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.model.device)

@@ -242,12 +242,13 @@ def tiny_model(
     bias: float = 6.0,
     positions: int = 4096,
     window: int | None = None,
+    heads: tuple[int, int] = (2, 1),
 ) -> torch.nn.Module:
     """Return a random two-layer causal LM in fp32, for evaluation, whose choices are seldom near-ties.
 
     The logits have a spread of about 3; those of the ids ``favoured`` are about ``bias`` higher in every context, and
     that of b after a about twice ``bias`` for every pair (a, b) of ``successors``. With a ``window`` both layers of a
-    mistral see only so many positions, and one of a qwen2; a llama has none.
+    mistral see only so many positions, and one of a qwen2; a llama has none. ``heads`` are of queries and of keys.
     """
     config_class, model_class = _CLASSES[kind]
     windows = {}
@@ -260,8 +261,8 @@ def tiny_model(
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
         max_position_embeddings=positions,
         tie_word_embeddings=False,
         bos_token_id=None,

@@ -433,6 +433,7 @@ def test_text_that_no_token_spells_is_refused_by_name_and_holds_up_no_one():
             assert (edits[number].text, edits[number].program, edits[number].ids) == (None, None, [])
             assert (edits[number].stats.stop, edits[number].stats.forwards) == ("lone_surrogate", 0)
             assert not edits[number].complete
+        assert next(decoder.stream([(7, requests[1]), (8, LIMITED)]))[0] == 7  # as soon as may be
         only_refused = decoder.decode(requests[1:3])
         assert [edit.stats.stop for edit in only_refused] == ["lone_surrogate"] * 2
     assert decoder.decode([]) == []

@@ -24,7 +24,7 @@ from small_decoders import (
     scripted,
     text_decoder_of,
 )
-from small_models import encoder_of
+from small_models import encoder_of, tiny_model
 from transformers import BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from decoding.costs import CostCurve
@@ -127,10 +127,19 @@ moves = st.lists(
 )
 
 
-@pytest.mark.parametrize(("kind", "window"), [("qwen2", None), ("llama", None), ("qwen2", 5), ("mistral", 5)])
+@pytest.mark.parametrize(
+    ("kind", "window", "heads"),
+    [
+        ("qwen2", None, (2, 1)),
+        ("llama", None, (4, 2)),
+        ("llama", None, (2, 2)),
+        ("qwen2", 5, (4, 2)),
+        ("mistral", 5, (2, 1)),
+    ],
+)
 @pytest.mark.parametrize("graphs", [False, True])
-def test_any_feeds_rollbacks_and_copies_give_the_logits_of_no_cache(kind, window, graphs):
-    model = model_of(kind, "byte_level", 0, window=window)
+def test_any_feeds_rollbacks_and_copies_give_the_logits_of_no_cache(kind, window, heads, graphs):
+    model = tiny_model(kind, VOCABULARY, 0, window=window, heads=heads)
 
     @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(moves, st.randoms(use_true_random=False))
@@ -172,10 +181,20 @@ def test_a_cache_that_grows_keeps_what_it_holds(graphs):
             batch.append(Feed(slot, len(ids), new, [len(new) - 1]))
             held[slot] = ids + new
         logits = forward(batch)
+        if graphs and forward.cache.capacity > max(capacities, default=0):
+            assert len(forward._graphs) <= 1  # older ones point at the buffers of before
         capacities.append(forward.cache.capacity)
         for slot, ids in held.items():
             assert torch.allclose(logits[slot], fresh_logits(model, ids), atol=1e-4)
     assert len(set(capacities)) > 1
+
+
+def test_the_padding_of_many_short_feeds_has_room():
+    model, choose = model_of("qwen2", "byte_level", 0), random.Random(0)
+    forward = PackedForward(model, 9, graphs=True)
+    batch = [Feed(slot, 0, [choose.randrange(VOCABULARY) for _ in range(58)], [57]) for slot in range(9)]
+    for logits, feed in zip(forward(batch), batch, strict=True):
+        assert torch.allclose(logits, fresh_logits(model, feed.ids), atol=1e-4)
 
 
 def test_the_model_keeps_its_own_attention_for_others():
