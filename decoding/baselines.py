@@ -83,6 +83,8 @@ class TextDecoder(Decoder):
         backend: Backend | None = None,
     ) -> None:
         super().__init__(model, encoder, batch_size=batch_size, backend=backend, max_tokens=max_tokens)
+        if lookup and not self.forward.rolls_back:
+            raise ValueError(f"{type(model).__name__} has recurrent layers, which cannot take back a draft: no lookup")
         self.format, self.style, self.lookup, self.unique = format, style, lookup, unique
         self.grammar = TextGrammar(encoder.table.end_of_sequence, self.chooser.unmasked)
 

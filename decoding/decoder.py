@@ -161,7 +161,8 @@ class SpliceDecoder(Decoder):
             ``seed``, the request's number, and the position, not on how the loop feeds tokens.
         max_ops: after so many operations the program is ended and flagged.
         max_tokens: limit on program ids, spliced ones included; None means twice the document's tokens plus 256.
-        drafts: guess headers and bodies and verify them; the result is the same, the forwards fewer.
+        drafts: guess headers and bodies and verify them; the result is the same, the forwards fewer. Never on models
+            with recurrent layers, whose state cannot be taken back.
         costs: bounds the drafts' width; None measures it on the device when the first edit is decoded.
         batch_size: how many edits share a forward.
         backend: ``packed`` (static cache, ragged batches), ``graphs`` (the same under CUDA graphs), ``eager``
@@ -204,7 +205,8 @@ class SpliceDecoder(Decoder):
             feeding=feeding,
         )
         self.splice, self.style, self.monotone, self.min_span = splice, style, monotone, min_span
-        self.max_ops, self.drafts = max_ops, drafts and feeding == "fused"
+        self.max_ops = max_ops
+        self.drafts = drafts and feeding == "fused" and self.forward.rolls_back
         if costs is not None:
             self.costs = costs
 

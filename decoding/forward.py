@@ -207,13 +207,14 @@ class PackedForward:
             not (score caps, sinks): such models decode with ``EagerForward``.
     """
 
+    rolls_back = True
+
     def __init__(self, model: PreTrainedModel, slots: int, *, graphs: bool = False) -> None:
         self.model, self.slots = model, slots
         config = model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
         capped = getattr(config, "attn_logit_softcapping", None) is not None
         sinks = any(name.endswith("sinks") for name, _ in model.named_parameters())
-        if kinds or capped or sinks or not model._supports_attention_backend:
+        if _other_layers(model) or capped or sinks or not model._supports_attention_backend:
             raise ValueError(f"{type(model).__name__} does not decode with packed attention: use backend='eager'")
         self._config = config
         # One slot more than asked for takes the padding of bucketed widths.
@@ -330,20 +331,26 @@ class _Graph:
 
 
 class EagerForward:
-    """One sequence at a time over transformers' own cache and attention: any causal LM, and the paper's setting."""
+    """One sequence at a time over transformers' own cache and attention: any causal LM, and the paper's setting.
+
+    Attributes:
+        rolls_back: whether a feed may start before the end of the last one; a recurrent state cannot be undone.
+    """
 
     slots = 1
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self._cache, self._length = None, 0
+        self.rolls_back = not _other_layers(model)
 
     @torch.inference_mode()
     def __call__(self, feeds: list[Feed]) -> torch.Tensor:
         """As ``PackedForward``, for a single feed that starts at, or before, the end of the last one."""
         (feed,) = feeds
         if feed.start == 0:
-            self._cache = DynamicCache(config=self.model.config)
+            # Without the configuration, layers with a window keep all their keys, and can be cropped; masks bound them.
+            self._cache = DynamicCache() if self.rolls_back else DynamicCache(config=self.model.config)
         elif feed.start < self._length:
             self._cache.crop(feed.start - self._length)
         self._length = feed.start + len(feed.ids)
@@ -380,6 +387,12 @@ def make_forward(model: PreTrainedModel, slots: int, backend: Backend | None) ->
             raise ValueError(f"backend='eager' decodes one edit at a time, not {slots}: use batch_size=1")
         return EagerForward(model)
     return PackedForward(model, slots, graphs=backend == "graphs")
+
+
+def _other_layers(model: PreTrainedModel) -> set[str]:
+    """Return the kinds of layers that keep something other than keys and values."""
+    config = model.config.get_text_config()
+    return set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
 
 
 def _synchronize(model: PreTrainedModel) -> None:
