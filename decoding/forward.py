@@ -21,6 +21,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 Backend = Literal["packed", "graphs", "eager"]
 _ATTENTION = "packed_sdpa"
+# Over a cache these take one new id at a time (transformers 5.24), and give wrong logits for more.
+_STEP_BY_STEP = ("mamba", "falcon_mamba", "recurrent_gemma")
 _GROWTH = 256  # slots grow to a multiple of this many positions
 _BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # widths a CUDA graph is captured for
 
@@ -46,7 +48,7 @@ class _Pieces:
         self._feeds = [(feed.slot, feed.start, len(feed.ids)) for feed in feeds]
         place = [(slot, position) for slot, start, n in self._feeds for position in range(start, start + n)]
         self.slots, self.positions = torch.tensor(place, device=device).unbind(1)
-        self._masks: dict[tuple[int, int, int | None], torch.Tensor] = {}
+        self._masks: dict[tuple[int, int, int, int | None], torch.Tensor] = {}
 
     def attend(self, query, keys, values, scale: float | None, window: int | None) -> torch.Tensor:
         """Return ``[S, heads, size]`` for such a query; keys and values are ``[slots, key heads, capacity, size]``."""
@@ -71,7 +73,7 @@ class _Pieces:
 
     def _mask(self, start: int, count: int, groups: int, window: int | None) -> torch.Tensor:
         """Return ``[groups * count, start + count]``, True where a query may look; made once for all layers."""
-        key = (start, count, window)
+        key = (start, count, groups, window)
         if key not in self._masks:
             keys = torch.arange(start + count, device=self._device)
             self._masks[key] = _visible(keys, keys[start:], window).repeat(groups, 1)
@@ -340,6 +342,10 @@ class EagerForward:
     slots = 1
 
     def __init__(self, model: PreTrainedModel) -> None:
+        if model.config.model_type in _STEP_BY_STEP:
+            raise ValueError(
+                f"{type(model).__name__} gets several new ids over a cache wrong in transformers: it cannot decode here"
+            )
         self.model = model
         self._cache, self._length = None, 0
         self.rolls_back = not _other_layers(model)
