@@ -85,7 +85,7 @@ class PromptLookup:
 
     def extend(self, draft: Draft, grammar: Grammar, prompt: list[int], ids: list[int], room: int) -> None:
         """See ``Drafter``."""
-        for token in self.continuation(prompt, ids)[: self.count]:
+        for token in self.continuation(prompt, ids):
             if not draft.guess(token, grammar, "lookup", room):
                 return
 
