@@ -82,17 +82,47 @@ class OracleRow:
     meta: dict
 
 
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The oracles of one corpus: every edit with its split, and what was offered, refused, and left out by limit."""
+
+    rows: list[OracleRow]
+    offered: int
+    faults: list[dict]
+    over_limit: int
+
+
+def prepare_corpora(
+    config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
+) -> dict[str, Corpus]:
+    """Return every corpus of ``config`` by name, nothing written. Each oracle is checked to resolve to its gold.
+
+    Raises:
+        UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
+    """
+    loaded = {name: _usable(*_load(name, config)) for name in config.corpora}
+    kept = {name: _limited(name, pairs, config) for name, (pairs, _) in loaded.items()}
+    held_out = _heldout_groups(kept, config)
+    corpora = {}
+    for name, (usable, faults) in loaded.items():
+        rows = [
+            _oracle_row(pair, "heldout" if pair.group in held_out[_family(name)] else "train")
+            for pair in progress(kept[name], name)
+        ]
+        corpora[name] = Corpus(rows, len(usable) + len(faults), faults, len(usable) - len(rows))
+    return corpora
+
+
 def build_oracles(
     config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
 ) -> dict[str, Any]:
     """Prepare every corpus of ``config`` under ``config.out`` and return the manifest.
 
-    Every oracle is checked to resolve to its gold before it is written. Pairs that cannot be used are listed in
-    rejected.jsonl with a reason and counted in the manifest: not_json, missing_field, not_text, duplicate, no_op,
-    lone_surrogate.
+    Pairs that cannot be used are listed in rejected.jsonl with a reason and counted in the manifest: not_json,
+    missing_field, not_text, duplicate, no_op, lone_surrogate.
 
     Raises:
-        UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
+        UserError: as ``prepare_corpora``, or an ``out`` that is a file.
     """
     out = Path(config.out)
     if out.exists() and not out.is_dir():
@@ -103,30 +133,24 @@ def build_oracles(
 
         text = load_text_tokenizer(config.tokenizer)
     # Everything that can be refused is, before anything that is there is touched.
-    loaded = {name: _usable(*_load(name, config)) for name in config.corpora}
-    kept = {name: _limited(name, pairs, config) for name, (pairs, _) in loaded.items()}
-    held_out = _heldout_groups(kept, config)
-
-    corpora, rejected = {}, []
+    prepared = prepare_corpora(config, progress)
+    corpora = {}
     (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
-    for name, (usable, faults) in loaded.items():
-        rows = [
-            _oracle_row(pair, "heldout" if pair.group in held_out[_family(name)] else "train")
-            for pair in progress(kept[name], name)
-        ]
+    for name, corpus in prepared.items():
+        rows = corpus.rows
         for split in ("train", "heldout"):
             write_rows(out / name / f"{split}.jsonl", (asdict(row) for row in rows if row.split == split))
-        rejected += [{"corpus": name, **fault} for fault in faults]
         corpora[name] = {
-            "offered": len(usable) + len(faults),
-            "rejected": dict(Counter(fault["reason"] for fault in faults)),
-            "over_limit": len(usable) - len(rows),
+            "offered": corpus.offered,
+            "rejected": dict(Counter(fault["reason"] for fault in corpus.faults)),
+            "over_limit": corpus.over_limit,
             "train": sum(row.split == "train" for row in rows),
             "heldout": sum(row.split == "heldout" for row in rows),
             "tags": dict(Counter(tag for row in rows for tag in row.tags)),
             "statistics": statistics(rows) | (token_statistics(rows, text) if text else {}),
             "fingerprint": fingerprint(rows),
         }
+    rejected = [{"corpus": name, **fault} for name, corpus in prepared.items() for fault in corpus.faults]
     write_rows(out / "rejected.jsonl", rejected)
     manifest = {
         "format": FORMAT_VERSION,
@@ -191,7 +215,7 @@ def statistics(rows: list[OracleRow]) -> dict[str, Any]:
     """Counts over the oracle programs of ``rows``; the copied share is of gold characters, newlines included."""
     copies = gens = copied = total = 0
     for row in rows:
-        spans = _copied_spans(row)
+        spans = copied_spans(row)
         copies += len(spans)
         gens += len(parse(row.program).gens)
         copied += sum(len(span) for span in spans)
@@ -209,7 +233,7 @@ def token_statistics(rows: list[OracleRow], text) -> dict[str, Any]:
     """The paper's T, T_copy, T_gen and K (Table 2), counted with a ``TextTokenizer``; spans are encoded jointly."""
     gold = copied = copies = 0
     for row in rows:
-        spans = _copied_spans(row)
+        spans = copied_spans(row)
         copied += sum(len(text.encode(span)) for span in spans)
         copies += len(spans)
         gold += len(text.encode(row.after))
@@ -217,7 +241,7 @@ def token_statistics(rows: list[OracleRow], text) -> dict[str, Any]:
     return {"T": gold, "T_copy": copied, "T_gen": gold - copied, "K": copies, "copied_token_share": share}
 
 
-def _copied_spans(row: OracleRow) -> list[str]:
+def copied_spans(row: OracleRow) -> list[str]:
     """The text of each copy operation of a row's program."""
     lines = split_lines(row.before)
     return ["\n".join(lines[op.first - 1 : op.last]) for op in parse(row.program).copies]

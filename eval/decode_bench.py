@@ -101,6 +101,7 @@ def main(config: Config) -> None:
     out = Path(config.out)
     rows = _kept_rows(out, config)
     kernel = measure_kernel(model)
+    curve = speedup(kernel)
     summary = {
         "command": shlex.join(["python", *sys.argv]),
         "model": config.model,
@@ -111,8 +112,8 @@ def main(config: Config) -> None:
         "environment": environment(),
         "settings": asdict(config),
         "kernel": [
-            {"N": n, "forward_s": s, "s": speedup(kernel, n)}
-            for n, s in zip(kernel.widths, kernel.seconds, strict=True)
+            {"N": n, "forward_s": seconds, "s": s}
+            for n, seconds, s in zip(kernel.widths, kernel.seconds, curve.values, strict=True)
         ],
         "workloads": {},
         "batches": [],
@@ -133,7 +134,7 @@ def main(config: Config) -> None:
                 file.flush()
             tokens = [len(encoder.text.encode(pair.after)) for pair in pairs]
             own = [row for row in rows if row["workload"] == name]
-            summary["workloads"][name] = figures(own, tokens, exact_bound(encoder, pairs, kernel))
+            summary["workloads"][name] = figures(own, tokens, exact_bound(encoder, pairs, curve))
             if ours := next((system for system in systems if system.kind == "splice"), None):
                 costs = constraint_costs(ours, pairs[:10])
                 summary["constraints"][name] = costs | {"forward_s": kernel.seconds[0]}

@@ -7,9 +7,7 @@ has to do; end-to-end time is taken beside it.
 
 from __future__ import annotations
 
-import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,7 +25,8 @@ from decoding.encoder import ProgramEncoder
 from decoding.engine import Sequence
 from decoding.formats import FORMATS, FormatError
 from decoding.forward import PackedForward
-from decoding.grammar import Copy, split_lines
+from decoding.grammar import split_lines
+from eval.speedup import SpeedupCurve, bound
 
 _KERNEL_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _KERNEL_PREFIX = 1024  # the paper's (section 4.1)
@@ -188,30 +187,21 @@ def measure_kernel(model: PreTrainedModel) -> CostCurve:
     return measure_costs(PackedForward(model, 1), _KERNEL_WIDTHS, _KERNEL_PREFIX)
 
 
-def speedup(kernel: CostCurve, n: int) -> float:
-    """Return s(N) = T_AR(N) / T_PP(N): measured points, straight lines in log N between them, flat beyond."""
-    values = [w * kernel.seconds[0] / s for w, s in zip(kernel.widths, kernel.seconds, strict=True)]
-    if n >= kernel.widths[-1]:
-        return values[-1]
-    at = max(bisect_left(kernel.widths, n), 1)
-    left, right = kernel.widths[at - 1], kernel.widths[at]
-    share = (math.log(n) - math.log(left)) / (math.log(right) - math.log(left))
-    return values[at - 1] + share * (values[at] - values[at - 1])
+def speedup(kernel: CostCurve) -> SpeedupCurve:
+    """Return s(N) where N tokens one by one cost N forwards of one, without the cache's growth (paper section 4.1)."""
+    one = kernel.seconds[0]
+    return SpeedupCurve(kernel.widths, tuple(w * one / s for w, s in zip(kernel.widths, kernel.seconds, strict=True)))
 
 
-def exact_bound(encoder: ProgramEncoder, pairs: list[EditPair], kernel: CostCurve) -> float:
-    """Return bnd_exact = T / (T_gen + sum N_k / s(N_k)) over the oracles' copy spans (paper equation 3)."""
-    total = copied = 0
-    splices = 0.0
+def exact_bound(encoder: ProgramEncoder, pairs: list[EditPair], curve: SpeedupCurve) -> float:
+    """Return bnd_exact over the copy spans of the pairs' oracles (paper equation 3)."""
+    total = sum(len(encoder.text.encode(pair.after)) for pair in pairs)
+    spans = []
     for pair in pairs:
         lines = split_lines(pair.before)
-        total += len(encoder.text.encode(pair.after))
-        for op in build_oracle(pair.before, pair.after).ops:
-            if isinstance(op, Copy):
-                n = len(encoder.text.encode("\n".join(lines[op.first - 1 : op.last])))
-                copied += n
-                splices += n / speedup(kernel, n) if n else 0.0
-    return total / max(total - copied + splices, 1e-9)
+        for op in build_oracle(pair.before, pair.after).copies:
+            spans.append(len(encoder.text.encode("\n".join(lines[op.first - 1 : op.last]))))
+    return bound(total, spans, curve)
 
 
 # What constraints cost

@@ -117,14 +117,15 @@ def test_ratios_are_over_the_cases_that_both_systems_ran():
 def test_the_bound_is_equation_3():
     encoder = encoder_of("byte_level")
     kernel = CostCurve((1, 512), (1.0, 1.0))  # a forward costs the same at any width: s(N) = N
-    assert speedup(kernel, 1) == 1.0
-    assert speedup(kernel, 512) == speedup(kernel, 2000) == 512.0
+    curve = speedup(kernel)
+    assert curve(1) == 1.0
+    assert curve(512) == curve(2000) == 512.0
     after = EDITS[0].after
     copied = [encoder.text.encode("def f(a):\n    b = a"), encoder.text.encode("")]
     total = len(encoder.text.encode(after))
     generated = total - sum(map(len, copied))
-    expected = total / (generated + len(copied[0]) / speedup(kernel, len(copied[0])))
-    assert exact_bound(encoder, EDITS[:1], kernel) == pytest.approx(expected)
+    expected = total / (generated + len(copied[0]) / curve(len(copied[0])))
+    assert exact_bound(encoder, EDITS[:1], curve) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("lookup", ["3:64", "3:64:last", "a:1:first"])

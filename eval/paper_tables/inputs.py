@@ -1,0 +1,238 @@
+"""What the tables are computed from: settings, corpora of oracles, tokenizer, model. Each loads on first use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from data_prep.build import OracleConfig, OracleRow, copied_spans, fingerprint, prepare_corpora
+from decoding.console import track
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from decoding.encoder import ProgramEncoder
+    from decoding.tokens import TextTokenizer
+    from eval.paper_tables.kernel import KernelTimes
+
+_TITLES = {
+    "probeedit": "ProbeEdit",
+    "hevalfix-py": "HEvalFix-Py",
+    "hevalfix-js": "HEvalFix-JS",
+    "hevalfix-java": "HEvalFix-Java",
+    "hevalfix-go": "HEvalFix-Go",
+    "hevalfix-cpp": "HEvalFix-C++",
+    "hevalfix-rust": "HEvalFix-Rust",
+}
+_OF_PAPER = {"probeedit", "hevalfix-py", "hevalfix-js"}
+
+
+@dataclass
+class PaperConfig:
+    """Which tables, on what, with which model. The keys of eval/paper.py."""
+
+    table: list[str] = field(default_factory=lambda: ["all"])  # numbers of the paper's tables; all that can be made
+    corpora: list[str] = field(default_factory=lambda: ["probeedit", "hevalfix-py", "hevalfix-js"])  # as build_oracles
+    jsonl: list[str] = field(default_factory=list)  # files of the jsonl corpus (instruction, before, after)
+    data_dir: str | None = None  # folder with humanevalpack/*.jsonl; default CAD_DATA_DIR, else the hub
+    limit: int | None = None  # at most so many pairs of each corpus
+    tokenizer: str = "Qwen/Qwen2.5-Coder-7B-Instruct"  # counts the tokens: hub name, folder, or GGUF file
+    tokenizers: list[str] = field(
+        default_factory=lambda: [
+            "Qwen/Qwen2.5-Coder-7B-Instruct",
+            "deepseek-ai/deepseek-coder-6.7b-instruct",
+            "codellama/CodeLlama-7b-Instruct-hf",
+        ]
+    )  # of Table 18
+    seed: int = 0  # of data, noise, fuzz and bootstrap
+    trials: int = 5  # perturbations of each case (Tables 8 and 14)
+    fuzz: int = 10_000  # strings of the escape's fuzz test (Appendix I)
+    model: str | None = None  # for the tables that run one (5, 11, 16, 17, 20, 24): hub name, folder, or GGUF file
+    random_weights: bool = False  # make the model from its configuration alone: time does not depend on weights
+    cases: int = 20  # edits of each corpus that a model decodes
+    kernel_trials: int = 7  # trials of each length of the kernel benchmark; the median counts
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on an accelerator, float32 on a CPU
+    device: str | None = None  # default the accelerator if there is one
+    backend: Literal["packed", "graphs", "eager"] | None = None  # default by device; see decoding/forward.py
+    runs: list[str] = field(default_factory=list)  # run folders of trained selectors (Tables 6, 7, 22 and 23)
+    endpoint: str | None = None  # OpenAI-compatible API of Table 25, e.g. https://api.openai.com/v1
+    endpoint_model: list[str] = field(default_factory=list)  # models to ask there; the key is OPENAI_API_KEY
+    out: str = "results/paper"  # where to write
+
+    def __post_init__(self) -> None:
+        for key in ("trials", "fuzz", "cases", "kernel_trials"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
+        self.oracles()  # says what is wrong with the corpora
+
+    def oracles(self) -> OracleConfig:
+        """Return the settings of data preparation."""
+        return OracleConfig(
+            corpora=self.corpora, jsonl=self.jsonl, data_dir=self.data_dir, limit=self.limit, seed=self.seed
+        )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The oracles of one corpus. ``title`` is its name in the paper; ``refused`` counts what was left out, by reason."""
+
+    name: str
+    title: str
+    rows: list[OracleRow]
+    refused: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return what identifies the rows."""
+        return fingerprint(self.rows)
+
+    @property
+    def held_out(self) -> Corpus:
+        """Return the held-out part."""
+        return Corpus(self.name, self.title, [row for row in self.rows if row.split == "heldout"])
+
+    @property
+    def source(self) -> dict[str, str]:
+        """Return what a table that rests on this corpus says of it."""
+        return {self.name: f"n={len(self.rows)} {self.fingerprint[:16]}"}
+
+
+class Missing(Exception):
+    """An input that a table needs and the settings do not name: the table is left out, and the report says why."""
+
+
+class Inputs:
+    """The inputs of all tables of one call, each loaded once."""
+
+    def __init__(self, config: PaperConfig) -> None:
+        self.config = config
+        self._tokens: dict[str, TokenCounts] = {}
+
+    @cached_property
+    def corpora(self) -> list[Corpus]:
+        """The corpora asked for, in the order asked for."""
+        prepared = prepare_corpora(self.config.oracles(), track)
+        return [
+            Corpus(
+                name,
+                _TITLES.get(name, name),
+                corpus.rows,
+                dict(Counter(fault["reason"] for fault in corpus.faults))
+                | ({"over limit": corpus.over_limit} if corpus.over_limit else {}),
+            )
+            for name, corpus in prepared.items()
+        ]
+
+    @property
+    def with_pooled(self) -> list[Corpus]:
+        """The corpora, and all of them as one where there are several."""
+        return self.corpora + ([pooled(self.corpora)] if len(self.corpora) > 1 else [])
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """What a table that rests on all corpora says of them."""
+        return {name: value for corpus in self.corpora for name, value in corpus.source.items()}
+
+    def as_in_paper(self, name: str) -> bool:
+        """Return whether a corpus (or ``pooled``) has what the paper measured, so that its figures stand beside ours."""
+        if name == "pooled":
+            return {corpus.name for corpus in self.corpora} == _OF_PAPER and all(map(self.as_in_paper, _OF_PAPER))
+        return name in _OF_PAPER and self.config.limit is None
+
+    @cached_property
+    def kernel(self) -> KernelTimes:
+        """The model's kernel times (Table 11), measured once for every table that needs s(N).
+
+        Raises:
+            Missing: no model is named.
+        """
+        from eval.paper_tables.kernel import measure_kernel
+
+        return measure_kernel(self.model, self.config.kernel_trials, self.config.backend)
+
+    @cached_property
+    def text(self) -> TextTokenizer:
+        """The tokenizer that counts."""
+        from decoding.loading import load_text_tokenizer
+
+        return load_text_tokenizer(self.config.tokenizer)
+
+    def tokens(self, corpus: Corpus) -> TokenCounts:
+        """Return the token counts of a corpus, kept for the next table."""
+        if corpus.fingerprint not in self._tokens:
+            self._tokens[corpus.fingerprint] = count_tokens(corpus.rows, self.text)
+        return self._tokens[corpus.fingerprint]
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The model that is timed and decodes.
+
+        Raises:
+            Missing: none is named.
+        """
+        import torch
+
+        from decoding.loading import load_model
+
+        config = self.config
+        if config.model is None:
+            raise Missing("it runs a model: name one with model=")
+        dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+        return load_model(config.model, dtype=dtype, device=config.device, random_weights=config.random_weights)
+
+    @cached_property
+    def encoder(self) -> ProgramEncoder:
+        """The model's program encoder."""
+        from decoding.loading import load_encoder
+
+        if self.config.model is None:
+            raise Missing("it runs a model: name one with model=")
+        return load_encoder(self.config.model)
+
+    @property
+    def model_source(self) -> dict[str, str]:
+        """What a table that ran the model says of it."""
+        model = self.model
+        import torch
+
+        device = torch.cuda.get_device_name() if model.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+        weights = ", random weights" if self.config.random_weights else ""
+        return {"model": f"{self.config.model}{weights}, {str(model.dtype).removeprefix('torch.')}, {device}"}
+
+
+def pooled(corpora: list[Corpus]) -> Corpus:
+    """Return several corpora as one."""
+    return Corpus("pooled", "Pooled", [row for corpus in corpora for row in corpus.rows])
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """Tokens of each edit: ``gold[i]`` of the edited document, ``spans[i]`` of each copied span, encoded jointly."""
+
+    gold: list[int]
+    spans: list[list[int]]
+
+    @property
+    def total(self) -> int:
+        """T, the tokens of all gold documents."""
+        return sum(self.gold)
+
+    @property
+    def copied(self) -> int:
+        """T_copy, the tokens of all copied spans."""
+        return sum(map(sum, self.spans))
+
+    @property
+    def all_spans(self) -> list[int]:
+        """Tokens of every copied span of the corpus."""
+        return [n for spans in self.spans for n in spans]
+
+
+def count_tokens(rows: list[OracleRow], text: TextTokenizer) -> TokenCounts:
+    """Count with a ``TextTokenizer``, without special tokens."""
+    return TokenCounts(
+        [len(text.encode(row.after)) for row in rows],
+        [[len(text.encode(span)) for span in copied_spans(row)] for row in rows],
+    )

@@ -1,0 +1,198 @@
+"""What a table is: figures of ours beside the paper's, their difference, and what they rest on. No torch.
+
+The paper is Copy-as-Decode, arXiv 2604.18170 v1, withdrawn by its author: its numbers are claims to measure again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from decoding.console import markdown_table
+
+Kind = Literal["count", "mean", "share", "accuracy", "ratio", "ms", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure: ours (None: not measured), the paper's (None: it has none), and an interval of ours.
+
+    Shares are fractions of 1, times milliseconds. A figure of kind text is a word or two.
+    """
+
+    ours: float | str | None = None
+    paper: float | str | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of figures of one kind."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a table: what it is of (one label for each of the table's label columns), and its figures."""
+
+    labels: tuple[str, ...]
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line or set of bars of a plot: (x, y) points; ``band`` is (low, high) at each of them."""
+
+    name: str
+    points: list[tuple[float, float]]
+    band: list[tuple[float, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot of a table's figures.
+
+    ``bars`` is a histogram: x is a bin's left edge, and the last point closes the last bin with y 0. ``groups`` are
+    bars side by side: x counts from 0 along ``labels``.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: list[Series]
+    kind: Literal["line", "bars", "groups"] = "line"
+    log_x: bool = False
+    log_y: bool = False
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper, measured again.
+
+    Attributes:
+        number: its number in the paper, or the section's.
+        title: what it shows.
+        labels: names of the columns that say what a row is of.
+        columns: the figures' columns.
+        rows: as many figures as columns each.
+        method: how ours were measured, with units and n where no column has it.
+        sources: what the figures rest on: corpora and their fingerprints, tokenizer, model, seeds.
+        findings: what the comparison says, the paper's errors first.
+        plots: drawn in the HTML report.
+    """
+
+    number: str
+    title: str
+    labels: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: list[Row]
+    method: str
+    sources: dict[str, str]
+    findings: list[str] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row.labels) != len(self.labels) or len(row.figures) != len(self.columns):
+                raise ValueError(f"table {self.number}: row {row.labels} does not fit the columns")
+
+    @property
+    def heading(self) -> str:
+        """Return the heading of the table in a report."""
+        kind = "Table" if self.number.isdigit() else "Section"
+        return f"{kind} {self.number}: {self.title}"
+
+
+def lines_of(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines that a person reads: ours, and where the paper has a figure, its and the difference.
+
+    Differences are absolute for counts and accuracies, percentage points for shares, relative to the paper's otherwise.
+    """
+    compared = any(figure.paper is not None for row in table.rows for figure in row.figures)
+    header = [*table.labels, *([""] if compared else []), *(column.name for column in table.columns)]
+    lines = []
+    for row in table.rows:
+        pairs = list(zip(row.figures, table.columns, strict=True))
+        ours = [_ours(figure, column.kind) for figure, column in pairs]
+        lines.append([*row.labels, *(["ours"] if compared else []), *ours])
+        if any(figure.paper is not None for figure in row.figures):
+            blank = [""] * len(row.labels)
+            lines.append([*blank, "paper", *("" if f.paper is None else show(f.paper, c.kind) for f, c in pairs)])
+            lines.append([*blank, "difference", *(difference(figure, column.kind) for figure, column in pairs)])
+    return header, lines
+
+
+def show(value: float | str, kind: Kind) -> str:
+    """Return a figure as text."""
+    return value if isinstance(value, str) else _SHOWN[kind](value)
+
+
+def difference(figure: Figure, kind: Kind) -> str:
+    """Return ours against the paper's; "=" where the two are shown alike, empty where there is nothing to compare."""
+    ours, paper = figure.ours, figure.paper
+    if ours is None or paper is None:
+        return ""
+    if show(ours, kind) == show(paper, kind):
+        return "="
+    if isinstance(ours, str) or isinstance(paper, str):
+        return "differs"
+    if kind in ("count", "accuracy"):
+        return f"{ours - paper:+,}" if kind == "count" else f"{ours - paper:+.2f}"
+    if kind == "share":
+        return f"{100 * (ours - paper):+.2f} pp"
+    return f"{ours / paper - 1:+.1%}" if paper else ""
+
+
+def markdown(table: Table) -> str:
+    """Return the table with its heading, method, sources and findings."""
+    header, lines = lines_of(table)
+    parts = [f"## {table.heading}", table.method, markdown_table(header, lines)]
+    if table.findings:
+        parts.append("\n".join(f"- {finding}" for finding in table.findings))
+    parts.append("Rests on: " + "; ".join(f"{name} {value}" for name, value in table.sources.items()) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """Return the table as JSON values: a row is its labels and, by column, ours, the paper's and the interval."""
+    return {
+        "table": table.number,
+        "title": table.title,
+        "method": table.method,
+        "sources": table.sources,
+        "columns": [{"name": column.name, "kind": column.kind} for column in table.columns],
+        "rows": [
+            dict(zip(table.labels, row.labels, strict=True))
+            | {
+                column.name: {"ours": figure.ours, "paper": figure.paper}
+                | ({"interval": list(figure.interval)} if figure.interval else {})
+                for column, figure in zip(table.columns, row.figures, strict=True)
+            }
+            for row in table.rows
+        ],
+        "findings": table.findings,
+    }
+
+
+_SHOWN: dict[Kind, Callable[[float], str]] = {
+    "count": lambda value: f"{value:,}",
+    "mean": lambda value: f"{value:,.1f}",
+    "share": lambda value: f"{value:.2%}",
+    "accuracy": lambda value: f"{value:.2f}",
+    "ratio": lambda value: f"{value:.2f}x",
+    "ms": lambda value: f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}",
+    "text": str,
+}
+
+
+def _ours(figure: Figure, kind: Kind) -> str:
+    if figure.ours is None:
+        return "-"
+    if figure.interval is None:
+        return show(figure.ours, kind)
+    low, high = (show(bound, kind) for bound in figure.interval)
+    return f"{show(figure.ours, kind)} [{low}, {high}]"
