@@ -94,7 +94,9 @@ def main(config: Config) -> None:
         "command": shlex.join(["python", *sys.argv]),
         "settings": asdict(config),
         "environment": environment(),
-        "corpora": {corpus.name: {"n": len(corpus.rows), "fingerprint": corpus.fingerprint} for corpus in inputs.corpora},
+        "corpora": {
+            corpus.name: {"n": len(corpus.rows), "fingerprint": corpus.fingerprint} for corpus in inputs.corpora
+        },
         "refused": refused,
         "left_out": left_out,
         "tables": [as_json(table) for table in tables],

@@ -1,1 +1,1 @@
-"""The tables of the Copy-as-Decode paper, one module each: measured again with the product's own parts, beside theirs."""
+"""The tables of the Copy-as-Decode paper, one module each: measured again, beside the paper's own figures."""

@@ -36,7 +36,7 @@ _PAPER_12 = {"probeedit": (0.978, 158, 322), "hevalfix-py": (0.741, 134, 25), "h
 
 @dataclass(frozen=True)
 class Bounds:
-    """Speed-up over regeneration with every span at s(8), at s of the mean span, and at its own s (paper equation 3)."""
+    """Speed-up over regeneration with every span at s(8), at s of the mean span, and at its own s (equation 3)."""
 
     m8: float
     mean: float
@@ -75,8 +75,9 @@ def table_2(inputs: Inputs) -> Table:
         if spans:
             short = [n for n in spans if n < _MIN_SPAN]
             findings.append(
-                f"{corpus.title}: {len(short) / len(spans):.1%} of the spans have fewer than {_MIN_SPAN} tokens and hold "
-                f"{sum(short) / max(sum(spans), 1):.2%} of the copied ones; {spans.count(0)} are empty lines of no token."
+                f"{corpus.title}: {len(short) / len(spans):.1%} of the spans have fewer than {_MIN_SPAN} tokens and "
+                f"hold {sum(short) / max(sum(spans), 1):.2%} of the copied ones; {spans.count(0)} are empty lines of "
+                "no token."
             )
     return Table(
         number="2",
@@ -88,11 +89,13 @@ def table_2(inputs: Inputs) -> Table:
         "itself), copy operations (K), tokens of a span, and the bounds on the speed-up over regeneration: every span "
         "at s(8), at s of the mean span, and at its own s(N) (equation 3; log-linear between measured N). "
         "Without a suffix, s(N) is the paper's for 7B.",
-        sources=inputs.sources | {"tokenizer": inputs.config.tokenizer} | (inputs.model_source if len(curves) > 1 else {}),
+        sources=inputs.sources
+        | {"tokenizer": inputs.config.tokenizer}
+        | (inputs.model_source if len(curves) > 1 else {}),
         findings=findings
         + [
-            "The paper calls bnd_m8 a floor because every span has at least 8 tokens; by its own section 4.2, 34.6 % of "
-            "the Python spans have fewer.",
+            "The paper calls bnd_m8 a floor because every span has at least 8 tokens; by its own section 4.2, 34.6 % "
+            "of the Python spans have fewer.",
             "The paper calls bnd_exact a bound on every copy-aware decoder. It counts one forward for each generated "
             "token: a decoder with drafts in its gen bodies goes past it (Table 20).",
             "Its p50 and p95 do not follow from its spans, nor its 3.45x of HEvalFix-Py from its s(N): log-linear, "
@@ -120,9 +123,9 @@ def table_12(inputs: Inputs) -> Table:
         method="The figures of Table 2 again, as the paper's Appendix D gives them.",
         sources=inputs.sources | {"tokenizer": inputs.config.tokenizer},
         findings=[
-            "The paper's counts of operations are about half of its Table 2 (158, 134, 145 against 321, 295, 311) at the "
-            "same f_line, and 134 operations of 25 tokens are 3,350 tokens where its T_copy is 6,577: Table 12 cannot be "
-            "of the same programs.",
+            "The paper's counts of operations are about half of its Table 2 (158, 134, 145 against 321, 295, 311) at "
+            "the same f_line, and 134 operations of 25 tokens are 3,350 tokens where its T_copy is 6,577: Table 12 "
+            "cannot be of the same programs.",
         ],
     )
 

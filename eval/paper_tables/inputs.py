@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from data_prep.build import OracleConfig, OracleRow, copied_spans, fingerprint, prepare_corpora
+from data_prep.pairs import EditPair
 from decoding.console import track
+from decoding.grammar import parse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from decoding.encoder import ProgramEncoder
     from decoding.tokens import TextTokenizer
+    from eval.paper_tables.fixed_costs import FixedCosts
     from eval.paper_tables.kernel import KernelTimes
 
 _TITLES = {
@@ -52,6 +55,7 @@ class PaperConfig:
     model: str | None = None  # for the tables that run one (5, 11, 16, 17, 20, 24): hub name, folder, or GGUF file
     random_weights: bool = False  # make the model from its configuration alone: time does not depend on weights
     cases: int = 20  # edits of each corpus that a model decodes
+    ar_cases: int = 3  # of these, how many plain autoregression decodes; ratios to it are over these
     kernel_trials: int = 7  # trials of each length of the kernel benchmark; the median counts
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on an accelerator, float32 on a CPU
     device: str | None = None  # default the accelerator if there is one
@@ -62,7 +66,7 @@ class PaperConfig:
     out: str = "results/paper"  # where to write
 
     def __post_init__(self) -> None:
-        for key in ("trials", "fuzz", "cases", "kernel_trials"):
+        for key in ("trials", "fuzz", "cases", "ar_cases", "kernel_trials"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
         self.oracles()  # says what is wrong with the corpora
@@ -76,7 +80,7 @@ class PaperConfig:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The oracles of one corpus. ``title`` is its name in the paper; ``refused`` counts what was left out, by reason."""
+    """The oracles of one corpus; ``title`` is its name in the paper, ``refused`` counts what was left out."""
 
     name: str
     title: str
@@ -109,6 +113,7 @@ class Inputs:
     def __init__(self, config: PaperConfig) -> None:
         self.config = config
         self._tokens: dict[str, TokenCounts] = {}
+        self._decoded: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
     @cached_property
     def corpora(self) -> list[Corpus]:
@@ -136,7 +141,7 @@ class Inputs:
         return {name: value for corpus in self.corpora for name, value in corpus.source.items()}
 
     def as_in_paper(self, name: str) -> bool:
-        """Return whether a corpus (or ``pooled``) has what the paper measured, so that its figures stand beside ours."""
+        """Return whether a corpus (or ``pooled``) is what the paper measured, so that its figures stand beside ours."""
         if name == "pooled":
             return {corpus.name for corpus in self.corpora} == _OF_PAPER and all(map(self.as_in_paper, _OF_PAPER))
         return name in _OF_PAPER and self.config.limit is None
@@ -146,11 +151,51 @@ class Inputs:
         """The model's kernel times (Table 11), measured once for every table that needs s(N).
 
         Raises:
-            Missing: no model is named.
+            Missing: no model is named, or its context is too short.
         """
         from eval.paper_tables.kernel import measure_kernel
 
-        return measure_kernel(self.model, self.config.kernel_trials, self.config.backend)
+        try:
+            return measure_kernel(self.model, self.config.kernel_trials, self.config.backend)
+        except ValueError as error:
+            raise Missing(str(error)) from None
+
+    @cached_property
+    def fixed_costs(self) -> FixedCosts:
+        """The model's fixed costs (Table 16).
+
+        Raises:
+            Missing: no model is named.
+        """
+        from eval.paper_tables.fixed_costs import measure_fixed_costs
+
+        return measure_fixed_costs(self.model, self.encoder)
+
+    def decoded(self, corpus: Corpus) -> dict[str, list[dict[str, Any]]]:
+        """Return rows of ``time_one_by_one`` by system, over the first held-out edits, forced to the gold; made once.
+
+        Autoregression runs on the first ``ar_cases`` of them alone.
+
+        Raises:
+            Missing: no model is named.
+        """
+        from eval.speed import systems_of, time_one_by_one
+
+        if corpus.name not in self._decoded:
+            systems = systems_of(self.model, self.encoder, [], ["none"], self.config.backend)
+            systems = [system for system in systems if system.kind in ("ar", "paper", "fused", "splice")]
+            pairs = [
+                EditPair(row.id, row.corpus, row.instruction, row.before, row.after, row.group, row.meta)
+                for row in corpus.held_out.rows[: self.config.cases]
+            ]
+            ar_cases = min(self.config.ar_cases, len(pairs))
+            timed = time_one_by_one(systems, pairs, ar_cases, lambda system, case: False)
+            total = ar_cases + (len(systems) - 1) * len(pairs)
+            rows: dict[str, list[dict[str, Any]]] = {}
+            for row in track(timed, f"decoding {corpus.title}", total=total):
+                rows.setdefault(row["system"], []).append(row)
+            self._decoded[corpus.name] = rows
+        return self._decoded[corpus.name]
 
     @cached_property
     def text(self) -> TextTokenizer:
@@ -197,7 +242,9 @@ class Inputs:
         model = self.model
         import torch
 
-        device = torch.cuda.get_device_name() if model.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+        device = (
+            torch.cuda.get_device_name() if model.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+        )
         weights = ", random weights" if self.config.random_weights else ""
         return {"model": f"{self.config.model}{weights}, {str(model.dtype).removeprefix('torch.')}, {device}"}
 
@@ -209,10 +256,14 @@ def pooled(corpora: list[Corpus]) -> Corpus:
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Tokens of each edit: ``gold[i]`` of the edited document, ``spans[i]`` of each copied span, encoded jointly."""
+    """Tokens of each edit: ``gold[i]`` of the edited document, ``spans[i]`` and ``gens[i]`` of each copy and gen.
+
+    A copied span is encoded by itself, as one text; a gen is its content, without tags.
+    """
 
     gold: list[int]
     spans: list[list[int]]
+    gens: list[list[int]]
 
     @property
     def total(self) -> int:
@@ -235,4 +286,5 @@ def count_tokens(rows: list[OracleRow], text: TextTokenizer) -> TokenCounts:
     return TokenCounts(
         [len(text.encode(row.after)) for row in rows],
         [[len(text.encode(span)) for span in copied_spans(row)] for row in rows],
+        [[len(text.encode(op.content)) for op in parse(row.program).gens] for row in rows],
     )

@@ -108,21 +108,24 @@ class Table:
 
 
 def lines_of(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the lines that a person reads: ours, and where the paper has a figure, its and the difference.
+    """Return the header and the lines that a person reads: ours, and where the paper has figures, its and differences.
 
-    Differences are absolute for counts and accuracies, percentage points for shares, relative to the paper's otherwise.
+    Differences are absolute for counts and accuracies, percentage points for shares, otherwise relative to the paper.
     """
     compared = any(figure.paper is not None for row in table.rows for figure in row.figures)
     header = [*table.labels, *([""] if compared else []), *(column.name for column in table.columns)]
     lines = []
     for row in table.rows:
         pairs = list(zip(row.figures, table.columns, strict=True))
-        ours = [_ours(figure, column.kind) for figure, column in pairs]
-        lines.append([*row.labels, *(["ours"] if compared else []), *ours])
+        of_row = [("ours", [_ours(figure, column.kind) for figure, column in pairs])]
         if any(figure.paper is not None for figure in row.figures):
-            blank = [""] * len(row.labels)
-            lines.append([*blank, "paper", *("" if f.paper is None else show(f.paper, c.kind) for f, c in pairs)])
-            lines.append([*blank, "difference", *(difference(figure, column.kind) for figure, column in pairs)])
+            of_row.append(("paper", ["" if f.paper is None else show(f.paper, c.kind) for f, c in pairs]))
+            of_row.append(("difference", [difference(figure, column.kind) for figure, column in pairs]))
+            if all(figure.ours is None for figure in row.figures):
+                of_row = of_row[1:2]
+        for index, (whose, cells) in enumerate(of_row):
+            labels = row.labels if index == 0 else [""] * len(row.labels)
+            lines.append([*labels, *([whose] if compared else []), *cells])
     return header, lines
 
 
