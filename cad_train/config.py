@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from data_prep.build import OracleConfig
+
+
+@dataclass
+class RegionWeights:
+    """What a supervised token counts for in the loss, by its region of the program."""
+
+    structure: float = 1.0  # tags, quotes, dashes
+    start_digits: float = 1.0  # the first line of a copy
+    end_digits: float = 1.0  # the last line of a copy, the pilot's dominant error (paper section 5)
+    gen_text: float = 1.0  # new text
+    end: float = 1.0  # the end-of-sequence token
+
+    def __post_init__(self) -> None:
+        values = [getattr(self, field.name) for field in fields(self)]
+        if min(values) < 0 or max(values) == 0:
+            raise ValueError(f"loss weights {values}: none may be below 0, and one must be above")
+
+
+@dataclass
+class LossConfig:
+    """The loss: cross-entropy over supervised tokens, each by the weight of its region, over the sum of weights."""
+
+    weights: RegionWeights = field(default_factory=RegionWeights)  # by region of the program
+
+
+@dataclass
+class EvaluationConfig:
+    """Evaluation of held-out edits while training, with the real decoder."""
+
+    every: int | None = None  # optimiser steps between evaluations; none by default
+    cases: int = 16  # held-out edits to decode, the first of each corpus in turn
+    patience: int | None = None  # stop after so many evaluations without a better exact match
+    max_tokens: int | None = None  # tokens of an answer; default twice the document's plus 256
+
+    def __post_init__(self) -> None:
+        for name in ("every", "cases", "patience", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: must be at least 1")
+        if self.patience is not None and self.every is None:
+            raise ValueError(f"patience={self.patience} counts evaluations: say how often, e.g. evaluation.every=50")
 
 
 @dataclass
@@ -25,12 +66,21 @@ class TrainConfig:
     lora_r: int = 16  # rank
     lora_alpha: int = 32  # scale numerator
     lora_dropout: float = 0.0  # dropout before the adapters
+    dora: bool = False  # weight-decomposed adapters (DoRA)
+    rslora: bool = False  # scale by alpha over the root of the rank (rank-stabilised LoRA)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of stored weights; bfloat16 halves memory, loses small updates
     precision: Literal["auto", "bf16", "fp32"] = "auto"  # of the computation; auto: bf16 where the device is fast in it
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"  # attention kernel
     activation_checkpointing: bool = True  # recompute activations in the backward pass to save memory
 
+    # Loss and evaluation
+    loss: LossConfig = field(default_factory=LossConfig)  # of the supervised tokens
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)  # while training
+
     # Optimisation
+    optimizer: Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"] = (
+        "adamw"  # 8 bit and paged: bitsandbytes
+    )
     lr: float = 2e-5  # peak learning rate of AdamW
     beta1: float = 0.9  # AdamW
     beta2: float = 0.95  # AdamW
@@ -41,6 +91,7 @@ class TrainConfig:
     max_steps: int | None = None  # stop after so many optimiser steps instead
     batch_size: int = 8  # examples per optimiser step, over all processes
     micro_batch: int = 1  # examples per forward and process
+    padding_free: bool = False  # examples of a micro-batch in one row, without padding; needs micro_batch above 1
     group_by_length: bool = False  # fill micro-batches with examples of similar length: less padding, less random order
     seed: int = 0  # initialisation of adapters, dropout, order of examples
 
@@ -69,6 +120,17 @@ class TrainConfig:
             raise ValueError(f"epochs={self.epochs}, lr={self.lr}: both must be above 0")
         if self.max_steps is not None and self.max_steps < 1:
             raise ValueError(f"max_steps={self.max_steps}: must be at least 1")
+        if (
+            self.evaluation.every
+            and self.save != "no"
+            and (self.save, self.save_steps) != ("steps", self.evaluation.every)
+        ):
+            raise ValueError(
+                "the best checkpoint is kept by its evaluation: with evaluation.every=N also give save=steps "
+                "save_steps=N"
+            )
+        if self.evaluation.every and self.save == "no" and self.evaluation.patience:
+            raise ValueError("evaluation.patience stops at a worse model than the best: give save=steps, not save=no")
         if self.batch_size % self.micro_batch:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of micro_batch={self.micro_batch}")
 

@@ -1,49 +1,77 @@
-"""Prepared edits to training examples: ids and labels from the program encoder, with every refusal counted."""
+"""Prepared edits to training examples: ids and regions from the program encoder, with every refusal counted."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cad_train.run_folder import differing
-from data_prep.build import OracleConfig, OracleRow, build_oracles, content_settings, read_manifest
+from data_prep.build import OracleConfig, OracleRow, build_oracles, content_settings, fingerprint, read_manifest
+from data_prep.rows import write_text
 from decoding.commandline import UserError
-from decoding.encoder import ProgramEncoder, Splice
+from decoding.encoder import REGIONS, ProgramEncoder, Splice
 from decoding.grammar import parse
 from decoding.prompt import PromptStyle, render_prompt
 from decoding.tokens import TokenizerError
 
-IGNORED = -100  # the label of a token without loss
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+UNSUPERVISED = -1  # the region of a token without loss
 DROP_REASONS = ("overlong", "tokenizer_lossy", "lone_surrogate")
+_FORMAT = 1  # of encoded examples; a change of what encode_row returns needs another
+_ROWS_PER_WORKER = 500  # fewer are encoded sooner than a process starts
+_CHECKED = 100  # examples whose supervised text is compared with their program
 
 
 @dataclass
 class Examples:
     """Training examples and the account of what they are.
 
-    ``columns`` has ``input_ids`` and ``labels``, equally long lists. ``supervised`` counts supervised tokens by segment
-    kind, ``refused`` lists (row id, reason).
+    ``dataset`` has ``input_ids`` and ``regions``, equally long: the index in ``REGIONS`` of every supervised token, and
+    -1 where there is no loss. ``refused`` lists (row id, reason); ``longest`` counts refused ones too.
     """
 
-    columns: dict[str, list[list[int]]] = field(default_factory=lambda: {"input_ids": [], "labels": []})
-    supervised: Counter = field(default_factory=Counter)
-    tokens: int = 0
-    longest: int = 0
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    dataset: Dataset
+    longest: int
+    refused: list[tuple[str, str]]
 
     def __len__(self) -> int:
-        return len(self.columns["input_ids"])
+        return len(self.dataset)
 
-    def report(self) -> dict:
-        """The account, JSON-ready."""
+    def report(self) -> dict[str, Any]:
+        """Return the account, JSON-ready: what is trained on, by length and by region, and what is left out."""
+        lengths, by_region, fully_masked, missing_end = [], Counter(), 0, 0
+        for batch in self.dataset.with_format("numpy").iter(batch_size=1000):
+            for regions in batch["regions"]:
+                lengths.append(len(regions))
+                by_region.update(regions[regions != UNSUPERVISED].tolist())
+                fully_masked += not (regions != UNSUPERVISED).any()
+                missing_end += not len(regions) or bool(regions[-1] != REGIONS.index("end"))
+        supervised = sum(by_region.values())
+        tokens = sum(lengths)
         return {
             "examples": len(self),
-            "tokens": self.tokens,
-            "supervised_tokens": sum(self.supervised.values()),
-            "supervised_by_kind": dict(self.supervised),
+            "tokens": tokens,
+            "supervised_tokens": supervised,
+            "supervised_share": round(supervised / tokens, 4) if tokens else None,
+            "supervised_by_region": {name: by_region[index] for index, name in enumerate(REGIONS)},
+            "lengths": {
+                name: int(np.percentile(lengths, share)) if lengths else None
+                for name, share in (("min", 0), ("p50", 50), ("p95", 95), ("max", 100))
+            },
             "longest": self.longest,
+            "truncated": 0,  # nothing is ever cut: longer examples are refused
+            "fully_masked": fully_masked,
+            "missing_end": missing_end,
             "refused": dict(Counter(reason for _, reason in self.refused)),
         }
 
@@ -79,47 +107,82 @@ def prepare_oracles(config: OracleConfig, announce=print) -> dict:
 
 def encode_row(
     encoder: ProgramEncoder, row: OracleRow, style: PromptStyle, splice: Splice
-) -> tuple[list[int], list[int], Counter]:
-    """Return (input_ids, labels, supervised tokens by kind) of one row.
+) -> tuple[list[int], list[int]]:
+    """Return (input_ids, regions) of one row.
 
-    Prompt and spliced text carry the label -100; every other program id and the end of sequence are supervised.
+    Prompt and spliced text are unsupervised; every other program id and the end of sequence are supervised.
 
     Raises:
         TokenizerError: text this tokenizer cannot express.
     """
     input_ids = encoder.prompt(render_prompt(row.instruction, row.before, style))
-    labels = [IGNORED] * len(input_ids)
-    kinds: Counter = Counter()
+    regions = [UNSUPERVISED] * len(input_ids)
     for kind, ids in encoder.segments(parse(row.program), row.before, splice):
         input_ids += ids
-        if kind == "splice":
-            labels += [IGNORED] * len(ids)
-        else:
-            labels += ids
-            kinds[kind] += len(ids)
-    return input_ids, labels, kinds
+        regions += [UNSUPERVISED if kind == "splice" else REGIONS.index(kind)] * len(ids)
+    return input_ids, regions
 
 
 def encode_rows(
-    encoder: ProgramEncoder, rows: Iterable[OracleRow], style: PromptStyle, splice: Splice, max_length: int
+    encoder: ProgramEncoder,
+    rows: list[OracleRow],
+    style: PromptStyle,
+    splice: Splice,
+    max_length: int,
+    cache: Path | None = None,
 ) -> Examples:
-    """Encode rows; those longer than ``max_length`` or not expressible are left out and listed as refused."""
-    examples = Examples()
-    for row in rows:
+    """Encode rows, on every core where they are many; those too long or not expressible are listed as refused.
+
+    With ``cache``, a folder, what was encoded is kept there by content (tokenizer, rows and settings) and read back.
+    """
+    from datasets import Dataset, Features, List, Value, disable_progress_bars, load_from_disk
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    folder = cache / f"encoded-{_content_key(encoder, rows, style, splice, max_length)}" if cache else None
+    if folder and (folder / "examples.json").exists():
+        account = json.loads((folder / "examples.json").read_text(encoding="utf-8"))
+        refused = [tuple(pair) for pair in account["refused"]]
+        return Examples(load_from_disk(str(folder / "dataset")), account["longest"], refused)
+
+    def encode(number: int) -> dict[str, Any]:
         try:
-            input_ids, labels, kinds = encode_row(encoder, row, style, splice)
+            input_ids, regions = encode_row(encoder, rows[number], style, splice)
         except TokenizerError as error:
-            examples.refused.append((row.id, error.reason))
-            continue
-        examples.longest = max(examples.longest, len(input_ids))
+            return {"input_ids": [], "regions": [], "length": 0, "refused": error.reason}
         if len(input_ids) > max_length:
-            examples.refused.append((row.id, "overlong"))
-            continue
-        examples.columns["input_ids"].append(input_ids)
-        examples.columns["labels"].append(labels)
-        examples.tokens += len(input_ids)
-        examples.supervised += kinds
-    return examples
+            return {"input_ids": [], "regions": [], "length": len(input_ids), "refused": "overlong"}
+        return {"input_ids": input_ids, "regions": regions, "length": len(input_ids), "refused": ""}
+
+    features = Features(
+        {
+            "input_ids": List(Value("int32")),
+            "regions": List(Value("int8")),
+            "length": Value("int64"),
+            "refused": Value("string"),
+        }
+    )
+    workers = max(1, min(len(os.sched_getaffinity(0)), len(rows) // _ROWS_PER_WORKER))
+    encoded = Dataset.from_dict({"number": range(len(rows))}).map(
+        encode,
+        input_columns="number",
+        remove_columns="number",
+        features=features,
+        num_proc=workers if workers > 1 else None,
+        load_from_cache_file=False,  # our key knows the content; theirs would hash every row with the function
+        keep_in_memory=workers == 1,
+    )
+    reasons = encoded["refused"][:]
+    refused = [(row.id, reason) for row, reason in zip(rows, reasons, strict=True) if reason]
+    kept = encoded.select([number for number, reason in enumerate(reasons) if not reason])
+    dataset = kept.select_columns(["input_ids", "regions"])
+    longest = max(encoded["length"][:], default=0)
+    if folder:
+        dataset.save_to_disk(str(folder / "dataset"))
+        # Written last: what has it is whole.
+        write_text(folder / "examples.json", json.dumps({"longest": longest, "refused": refused}) + "\n")
+        dataset = load_from_disk(str(folder / "dataset"))
+    return Examples(dataset, longest, refused)
 
 
 def check_refused(examples: Examples, allowed: list[str], max_length: int) -> None:
@@ -144,16 +207,63 @@ def check_refused(examples: Examples, allowed: list[str], max_length: int) -> No
         raise UserError("no training examples are left")
 
 
-def show_example(encoder: ProgramEncoder, input_ids: list[int], labels: list[int], color: bool) -> str:
+def check_supervised(examples: Examples, rows: list[OracleRow], encoder: ProgramEncoder) -> None:
+    """Stop a run whose loss would be on the wrong tokens: looks at the data that training gets, not at how it was made.
+
+    Raises:
+        UserError: an example without a supervised token, without its end token, or whose supervised text is not its
+            program.
+    """
+    account = examples.report()
+    for count, what in ((account["fully_masked"], "no supervised token"), (account["missing_end"], "no end token")):
+        if count:
+            raise UserError(
+                f"{count} of {len(examples)} examples have {what}: remove the cached encoding and try again"
+            )
+    refused = {row_id for row_id, _ in examples.refused}
+    programs = (row.program for row in rows if row.id not in refused)
+    for number, program in zip(range(min(_CHECKED, len(examples))), programs, strict=False):
+        example = examples.dataset[number]
+        pairs = zip(example["input_ids"], example["regions"], strict=True)
+        supervised = [token for token, region in pairs if region != UNSUPERVISED]
+        if encoder.text.decode(supervised[:-1]).decode() != program:
+            raise UserError(
+                f"example {number + 1} would be trained on another text than its program: remove the cached encoding"
+            )
+
+
+def show_example(encoder: ProgramEncoder, input_ids: list[int], regions: list[int], color: bool) -> str:
     """Return one example as text in which what is trained can be told from what is not.
 
-    On a terminal supervised text is green; elsewhere it stands between » and «.
+    On a terminal supervised text is green, its line numbers yellow; elsewhere it stands between » and «.
     """
-    opening, closing = ("\x1b[32m", "\x1b[0m") if color else ("»", "«")
+    digits = {REGIONS.index("start_digits"), REGIONS.index("end_digits")}
+
+    def paint(region: int) -> str:
+        if region == UNSUPERVISED:
+            return ""
+        return ("\x1b[33m" if region in digits else "\x1b[32m") if color else "»"
+
+    closing = "\x1b[0m" if color else "«"
     parts, start = [], 0
     for stop in range(1, len(input_ids) + 1):
-        if stop == len(input_ids) or (labels[stop] == IGNORED) != (labels[start] == IGNORED):
+        if stop == len(input_ids) or paint(regions[stop]) != paint(regions[start]):
             text = encoder.tokenizer.decode(input_ids[start:stop], clean_up_tokenization_spaces=False)
-            parts.append(text if labels[start] == IGNORED else f"{opening}{text}{closing}")
+            opening = paint(regions[start])
+            parts.append(f"{opening}{text}{closing}" if opening else text)
             start = stop
     return "".join(parts)
+
+
+def _content_key(encoder: ProgramEncoder, rows: list[OracleRow], style: str, splice: str, max_length: int) -> str:
+    """What encoded examples depend on: the tokenizer with its chat template, the rows, the settings."""
+    tokenizer = encoder.tokenizer
+    facts = [
+        _FORMAT,
+        tokenizer.backend_tokenizer.to_str(),
+        tokenizer.chat_template,
+        tokenizer.eos_token_id,
+        fingerprint(rows),
+        [style, splice, max_length],
+    ]
+    return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:20]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 from accelerate import PartialState
 
 from cad_train.config import NOT_RESUMED, TrainConfig
-from cad_train.examples import check_refused, encode_rows, prepare_oracles, show_example
+from cad_train.examples import check_refused, check_supervised, encode_rows, prepare_oracles, show_example
 from cad_train.run_folder import RunFolder, open_run
-from cad_train.trainer import build_trainer
+from cad_train.trainer import StopOnSignal, build_trainer
 from data_prep.build import read_split
 from decoding.encoder import ProgramEncoder
 from decoding.loading import checkpoint_step, load_encoder, local_name, newest_checkpoint
@@ -38,9 +39,15 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     with state.main_process_first():  # a GGUF file is converted once
         folder = local_name(config.model)
     encoder = load_encoder(config.model)
-    rows = read_split(Path(config.data.out), config.data.corpora, "train")
-    examples = encode_rows(encoder, rows, config.style, config.splice, config.max_length)
+    oracles = Path(config.data.out)
+    rows, held_out_rows = (read_split(oracles, config.data.corpora, split) for split in ("train", "heldout"))
+    with state.main_process_first():  # encoded once, read from there by the others
+        examples, held_out = (
+            encode_rows(encoder, part, config.style, config.splice, config.max_length, oracles / "encoded")
+            for part in (rows, held_out_rows)
+        )
     check_refused(examples, config.allow_drop, config.max_length)
+    check_supervised(examples, rows, encoder)
 
     # 2. Run folder: new, or the same run again.
     data = {
@@ -60,9 +67,18 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
         say(f"going on from {checkpoint}")
 
     # 3. Train, save, and only then call the run finished.
-    trainer = build_trainer(config, folder, encoder.tokenizer, examples, run, callbacks)
+    stop = StopOnSignal()
+    trainer = build_trainer(config, folder, encoder.tokenizer, examples, held_out, run, [*callbacks, stop])
+    if checkpoint:  # it has been looked at
+        trainer.args.eval_on_start = False
     started = time.perf_counter()
     result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if stop.received:
+        say(
+            f"stopped by SIGTERM after step {trainer.state.global_step}, which is saved: the same command goes on from "
+            "it"
+        )
+        raise SystemExit(128 + signal.SIGTERM)
     trainer.save_model(str(run.final))
     run.write_json(
         "summary.json",
@@ -80,14 +96,17 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
 
 
 def _announce(say, config: TrainConfig, run: RunFolder, data: dict, examples, encoder: ProgramEncoder) -> None:
-    share = data["supervised_tokens"] / data["tokens"]
     say(f"run {run.path}: {config.model}, {config.adapter} parameters, splice={config.splice}, style={config.style}")
+    lengths = data["lengths"]
     say(
-        f"data {config.data.out} ({data['fingerprint'][:12]}): {data['examples']} examples, {data['tokens']} tokens, "
-        f"{share:.0%} supervised, longest {data['longest']}"
+        f"data {config.data.out} ({data['fingerprint'][:12]}): {data['examples']} examples of {lengths['min']} to "
+        f"{lengths['max']} tokens (median {lengths['p50']}, 95 % up to {lengths['p95']}), {data['tokens']} in all; "
+        f"none cut, {data['fully_masked']} without a supervised token, {data['missing_end']} without an end"
     )
+    regions = ", ".join(f"{count} {name}" for name, count in data["supervised_by_region"].items())
+    say(f"supervised: {data['supervised_tokens']} tokens, {data['supervised_share']:.1%} ({regions})")
     if data["refused"]:
         say("left out: " + ", ".join(f"{count} {reason}" for reason, count in data["refused"].items()))
     say("the first example (what is trained is marked):")
-    shown = show_example(encoder, *(column[0] for column in examples.columns.values()), color=sys.stdout.isatty())
+    shown = show_example(encoder, *examples.dataset[0].values(), color=sys.stdout.isatty())
     say("  " + shown.replace("\n", "\n  "), flush=True)

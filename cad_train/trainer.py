@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
+from cad_train.batches import Collator
 from cad_train.config import TrainConfig
-from cad_train.examples import IGNORED, Examples
+from cad_train.examples import UNSUPERVISED, Examples
+from cad_train.loss import COUNTED, IGNORED, region_losses, summarise_regions
 from cad_train.run_folder import RunFolder
 from decoding.commandline import UserError
+from decoding.encoder import REGIONS
 from decoding.loading import COMPLETED
 
 if TYPE_CHECKING:
@@ -25,41 +30,97 @@ if TYPE_CHECKING:
 
 
 class SelectorTrainer(SFTTrainer):
-    """SFTTrainer that projects only supervised positions through the output head.
+    """SFTTrainer that projects only supervised positions through the output head, and accounts for them by region.
 
     Prompts are long and programs short: at 150 thousand vocabulary entries the head over the prompt would cost more
     than a layer of the model, and the logits most of the memory.
+
+    Args:
+        weights: ``[regions]``, what a supervised token counts for.
     """
 
+    def __init__(self, *args, weights: torch.Tensor, **kwargs) -> None:
+        self.weights = weights
+        self.account = torch.zeros(len(REGIONS), COUNTED)
+        super().__init__(*args, **kwargs)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        self._signature_columns = ["input_ids", "regions"]
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        """Return the weight of the supervised tokens of an optimiser step, over all processes.
+
+        The Trainer's own counts tokens; with weights of 1 the two are the same number. The loss over it is the weighted
+        mean of the step, whatever the micro-batches, processes and accumulation.
+        """
+        total = sum(self._weight(batch["regions"][:, 1:]) for batch in batch_samples).to(device)
+        return self.accelerator.gather(total).sum() if self.args.world_size > 1 else total
+
+    def _weight(self, regions: torch.Tensor) -> torch.Tensor:
+        supervised = regions[regions != UNSUPERVISED].long()
+        return self.weights.to(supervised.device)[supervised].sum()
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Mean cross-entropy per supervised token of the whole optimiser step, over all processes."""
-        targets = inputs["labels"][:, 1:]
+        """Weighted mean cross-entropy per supervised token of the whole optimiser step, over all processes."""
+        targets, regions = inputs["labels"][:, 1:], inputs["regions"][:, 1:]
         # A position counts if any row of the micro-batch is supervised there.
         keep = (targets != IGNORED).any(dim=0).nonzero().squeeze(1)
-        outputs = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs.get("attention_mask"),
-            use_cache=False,
-            logits_to_keep=keep,
-        )
-        targets = targets[:, keep]
-        loss = torch.nn.functional.cross_entropy(
-            outputs.logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
+        rows = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids") if name in inputs}
+        outputs = model(**rows, use_cache=False, logits_to_keep=keep)
+        weights = self.weights.to(targets.device)
+        loss, account = region_losses(outputs.logits, targets[:, keep], regions[:, keep], weights)
+        self.account = self.account.to(account.device) + account
         if num_items_in_batch is None:
-            num_items_in_batch = (targets != IGNORED).sum()
-        elif self.args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes  # gradients are averaged over processes, the count is global
+            num_items_in_batch = self._weight(regions)
+        else:
+            loss = loss * self.accelerator.num_processes  # gradients are averaged over processes, the weight is global
         loss = loss / num_items_in_batch
         return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add loss and accuracy by region since the last log, over all processes."""
+        logs.update(summarise_regions(self._take_account()))
+        super().log(logs, start_time)
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """Return held-out loss and accuracy by region, each over all tokens: not a mean of batch means.
+
+        Callbacks get the dictionary, and what they add to it may choose the best checkpoint. Training does not notice:
+        the random state and the account of the current step are as before.
+        """
+        training, self.account = self.account, torch.zeros_like(self.account)
+        with torch.random.fork_rng(), torch.no_grad():
+            evaluation_mode(self.model)
+            for inputs in self.get_eval_dataloader(eval_dataset):
+                with self.compute_loss_context_manager():
+                    self.compute_loss(self.model_wrapped, self._prepare_inputs(inputs))
+            metrics = {f"eval_{name}": value for name, value in summarise_regions(self._take_account()).items()}
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+            self.model.train()
+        self.account = training
+        return metrics
+
+    def _take_account(self) -> torch.Tensor:
+        """The account of all processes since it was last taken."""
+        account, self.account = self.account, torch.zeros_like(self.account)
+        return self.accelerator.reduce(account.to(self.accelerator.device), "sum")
+
+
+def evaluation_mode(model: torch.nn.Module) -> None:
+    """Put ``model`` in evaluation mode, such that training can go on after it."""
+    model.eval()
+    for module in model.modules():
+        # On a CPU, bitsandbytes 0.50 repacks 4-bit weights in place for inference, and does not undo it for training.
+        if type(module).__module__.startswith("bitsandbytes"):
+            module.train()
 
 
 class RunLog(TrainerCallback):
     """Writes metrics.jsonl, marks whole checkpoints, stops on a loss that is not finite, and prints a line a step."""
 
-    def __init__(self, run: RunFolder, examples: Examples) -> None:
+    def __init__(self, run: RunFolder, tokens_per_example: float) -> None:
         self.run = run
-        self.tokens_per_example = examples.tokens / len(examples)
+        self.tokens_per_example = tokens_per_example
         self.started, self.first_step = time.perf_counter(), 0
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -81,16 +142,31 @@ class RunLog(TrainerCallback):
             "lr": logs.get("learning_rate"),
             "tokens_per_s": round(examples * self.tokens_per_example / seconds, 1),
             "seconds": round(seconds, 2),
-        }
+        } | {key: value for key, value in logs.items() if key.startswith(("nll", "accuracy"))}
         self.run.append_metrics(row)
         if not math.isfinite(row["loss"]):
             raise UserError(f"the loss is {row['loss']} at step {row['step']}: lower lr, or use precision=fp32")
         if state.is_world_process_zero:
             left = seconds / done * (state.max_steps - state.global_step)
+            regions = "  ".join(f"{name} {row[key]:.2f}" for name, key in _SHOWN.items() if key in row)
             print(
-                f"step {row['step']:>4}/{state.max_steps}  loss {row['loss']:.4f}  lr {row['lr']:.2e}  "
+                f"step {row['step']:>4}/{state.max_steps}  loss {row['loss']:.4f}  {regions}  lr {row['lr']:.2e}  "
                 f"grad {row['grad_norm'] or 0:.2f}  {row['tokens_per_s']:.0f} tok/s  {_clock(left)} left",
                 flush=True,
+            )
+
+    def on_evaluate(self, args, state, control, metrics: dict[str, float], **kwargs):
+        """Record and print one evaluation."""
+        self.run.append_metrics({"step": state.global_step, "epoch": round(state.epoch or 0.0, 4), **metrics})
+        if not math.isfinite(metrics["eval_nll"]):
+            raise UserError(f"the held-out loss is {metrics['eval_nll']} at step {state.global_step}")
+        if state.is_world_process_zero:
+            matched = f"  EM {metrics['eval_exact_match']:.1%}" if "eval_exact_match" in metrics else ""
+            regions = "  ".join(
+                f"{name} {metrics[f'eval_{key}']:.2f}" for name, key in _SHOWN.items() if f"eval_{key}" in metrics
+            )
+            print(
+                f"held out at step {state.global_step}: loss {metrics['eval_nll']:.4f}  {regions}{matched}", flush=True
             )
 
     def on_save(self, args, state, control, **kwargs):
@@ -99,33 +175,89 @@ class RunLog(TrainerCallback):
             (self.run.path / f"checkpoint-{state.global_step}" / COMPLETED).touch()
 
 
+_SHOWN = {"starts": "nll_start_digits", "ends": "nll_end_digits", "text": "nll_gen_text"}
+
+
+class StopOnSignal(TrainerCallback):
+    """On SIGTERM, as schedulers send before they kill: finishes the step, saves a checkpoint, and stops.
+
+    Attributes:
+        received: whether the signal came, to any process.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self._before: Any = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Listen from now on."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, lambda *_: setattr(self, "received", True))
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Save and stop if any process was told to; they agree after every step."""
+        if args.world_size > 1:
+            told = torch.tensor([float(self.received)], device=args.device)
+            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+            self.received = bool(told.item())
+        if self.received:
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Leave the signal to whoever had it."""
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
 def build_trainer(
     config: TrainConfig,
     model: str,
     tokenizer: PreTrainedTokenizerBase,
     examples: Examples,
+    held_out: Examples | None,
     run: RunFolder,
     callbacks=(),
 ) -> SelectorTrainer:
     """Return the trainer of a run; ``model`` is a hub name or folder, which TRL loads after seeding.
 
+    Without ``evaluation.every``, two batches of ``held_out`` are evaluated before the first step, so that a mistake
+    there shows at once; with it, all of them then and every so many steps.
+
     Raises:
         UserError: a batch that the processes cannot share, or a precision that the launcher contradicts.
     """
     arguments = sft_arguments(config, run)
+    evaluated = held_out.dataset if held_out is not None and len(held_out) else None
+    if evaluated is None and config.evaluation.every:
+        raise UserError("evaluation.every needs held-out edits, and there are none: raise data.heldout")
+    if evaluated is not None and not config.evaluation.every:
+        evaluated = evaluated.select(range(min(len(evaluated), 2 * arguments.eval_batch_size * arguments.world_size)))
+    arguments.eval_on_start = evaluated is not None
+    weights = torch.tensor([getattr(config.loss.weights, region) for region in REGIONS])
+    stopping = [EarlyStoppingCallback(config.evaluation.patience)] if config.evaluation.patience else []
+    tokens = sum(map(len, examples.dataset["input_ids"])) / len(examples)
     trainer = SelectorTrainer(
         model=model,
         args=arguments,
-        train_dataset=Dataset.from_dict(examples.columns),
+        weights=weights,
+        data_collator=Collator(_pad(tokenizer), config.padding_free),
+        train_dataset=examples.dataset,
+        eval_dataset=evaluated,
         processing_class=tokenizer,
         quantization_config=_quantization(config),
         peft_config=_adapter(config),
-        callbacks=[RunLog(run, examples), *callbacks],
+        callbacks=[*callbacks, RunLog(run, tokens), *stopping],
     )
     trainer.remove_callback(PrinterCallback)
     if config.adapter == "qlora":
         _check_quantised(trainer.model)
     return trainer
+
+
+def _pad(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return an id to pad with; masked out of attention and loss, so that any will do."""
+    return tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
 
 
 def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
@@ -164,7 +296,7 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         activation_checkpointing_kwargs={"use_reentrant": config.adapter != "full"},
         ddp_find_unused_parameters=False,
         # Optimisation
-        optim="adamw_torch",
+        optim=_optimizer(config),
         learning_rate=config.lr,
         adam_beta1=config.beta1,
         adam_beta2=config.beta2,
@@ -176,6 +308,7 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         max_steps=config.max_steps or -1,
         per_device_train_batch_size=config.micro_batch,
         gradient_accumulation_steps=config.batch_size // per_step,
+        per_device_eval_batch_size=config.micro_batch,
         train_sampling_strategy="group_by_length" if config.group_by_length else "random",
         average_tokens_across_devices=True,
         seed=config.seed,
@@ -188,7 +321,11 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         logging_first_step=True,
         logging_nan_inf_filter=False,
         include_num_input_tokens_seen="no",
-        eval_strategy="no",
+        eval_strategy="steps" if config.evaluation.every else "no",
+        eval_steps=config.evaluation.every,
+        load_best_model_at_end=config.evaluation.every is not None and config.save != "no",
+        metric_for_best_model="eval_exact_match" if config.evaluation.every else None,
+        greater_is_better=True if config.evaluation.every else None,
         disable_tqdm=not sys.stderr.isatty(),
         report_to=config.report_to or "none",
         push_to_hub=False,
@@ -214,6 +351,15 @@ def computes_in_bf16(config: TrainConfig, on_cpu: bool) -> bool:
     return torch.cpu._is_amx_tile_supported() if on_cpu else torch.cuda.is_bf16_supported()
 
 
+_OPTIMIZERS = {"paged_adamw": "paged_adamw_32bit", "adamw": "adamw_torch"}
+
+
+def _optimizer(config: TrainConfig) -> str:
+    if config.optimizer != "adamw" and importlib.util.find_spec("bitsandbytes") is None:
+        raise UserError(f"optimizer={config.optimizer} needs bitsandbytes: pip install 'cad-train[qlora]'")
+    return _OPTIMIZERS.get(config.optimizer, config.optimizer)
+
+
 def _adapter(config: TrainConfig):
     if config.adapter == "full":
         return None
@@ -223,6 +369,8 @@ def _adapter(config: TrainConfig):
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
+        use_dora=config.dora,
+        use_rslora=config.rslora,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from difflib import Match, SequenceMatcher
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import Match
+from itertools import compress, count
+from operator import ne
 
 from decoding.grammar import Copy, Gen, Op, Program, split_lines
 
-# difflib looks at every pair of equal lines. Above this many pairs the automaton below is faster.
-_PAIRS_FOR_AUTOMATON = 200_000
+Block = tuple[int, int, int]  # (start in a, start in b, size): a[i : i + size] == b[j : j + size]
+
+# Up to so many pairs of equal items for each item, visiting them all is faster than the automaton.
+_PAIRS_PER_ITEM = 16
+# How many lines may be looked up before it is given up to prove that a common prefix or suffix is a block.
+_LOOKUPS = 12
 
 
 def build_oracle(before: str, after: str) -> Program:
@@ -19,87 +27,279 @@ def build_oracle(before: str, after: str) -> Program:
     """
     a, b = split_lines(before), split_lines(after)
     ops: list[Op] = []
-    for tag, i1, i2, j1, j2 in LineMatcher(a, b).get_opcodes():
-        if tag == "equal":
-            ops.append(Copy(i1 + 1, i2))
-        elif tag != "delete":
-            ops.append(Gen.of("\n".join(b[j1:j2])))
+    written = 0
+    for i, j, size in _matching_blocks(a, b):
+        if written < j:
+            ops.append(Gen.of("\n".join(b[written:j])))
+        ops.append(Copy(i + 1, i + size))
+        written = j + size
+    if written < len(b):
+        ops.append(Gen.of("\n".join(b[written:])))
     return Program(ops)
 
 
-class LineMatcher(SequenceMatcher):
-    """``SequenceMatcher(None, a, b, autojunk=False)`` with the same blocks, but not quadratic on repeated lines.
+class LineMatcher:
+    """The blocks of ``difflib.SequenceMatcher(None, a, b, autojunk=False)``, over lines or ids, without its cubic cases.
 
-    difflib's search for the longest common run visits every pair of equal lines: thousands of blank lines cost minutes.
-    Where that would be slow, the run is found with a suffix automaton instead, in time linear in the two ranges.
+    difflib takes the longest common run, of several the earliest in ``a`` and then in ``b``, and goes on with what is
+    left of it and what is right of it. For every block it visits all pairs of equal items anew. Here n items cost at
+    most O(n sqrt(n)) steps however often they repeat, and O(n) where one edit leaves unique lines on both sides.
     """
 
-    def __init__(self, a: list[str], b: list[str]) -> None:
-        super().__init__(None, a, b, autojunk=False)
-        in_a = Counter(a)
-        self._many_pairs = (
-            sum(count * len(self.b2j.get(line, ())) for line, count in in_a.items()) > _PAIRS_FOR_AUTOMATON
-        )
+    def __init__(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> None:
+        self.a = a
+        self.b = b
 
-    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
-        """Return difflib's longest match: of the longest runs, the earliest in ``a``, then the earliest in ``b``."""
-        ahi = len(self.a) if ahi is None else ahi
-        bhi = len(self.b) if bhi is None else bhi
-        if not self._many_pairs or (ahi - alo) * (bhi - blo) <= _PAIRS_FOR_AUTOMATON:
-            return super().find_longest_match(alo, ahi, blo, bhi)
-        size, a_end, b_end = _longest_common_run(self.a[alo:ahi], self.b[blo:bhi])
-        if size == 0:
-            return Match(alo, blo, 0)
-        return Match(alo + a_end - size, blo + b_end - size, size)
+    def get_matching_blocks(self) -> list[Match]:
+        """Return the blocks in order, then ``Match(len(a), len(b), 0)``, as difflib does."""
+        blocks = [Match(*block) for block in _matching_blocks(self.a, self.b)]
+        return [*blocks, Match(len(self.a), len(self.b), 0)]
+
+    def get_opcodes(self) -> list[tuple[str, int, int, int, int]]:
+        """Return difflib's opcodes: (equal, replace, insert or delete; start and stop in a; start and stop in b)."""
+        opcodes = []
+        at_a = at_b = 0
+        for i, j, size in self.get_matching_blocks():
+            if at_a < i or at_b < j:
+                tag = "insert" if at_a == i else "delete" if at_b == j else "replace"
+                opcodes.append((tag, at_a, i, at_b, j))
+            at_a, at_b = i + size, j + size
+            if size:
+                opcodes.append(("equal", i, at_a, j, at_b))
+        return opcodes
 
 
-def _longest_common_run(a: list[str], b: list[str]) -> tuple[int, int, int]:
-    """Return (length, end in a, end in b) of the longest common run; ties go to the earliest end in a, then in b.
+def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+    """Return difflib's blocks in order, those that touch joined.
 
-    A suffix automaton of ``b`` (Blumer et al. 1985): ``length[s]`` is the longest run state s stands for,
-    ``first_end[s]`` where that run first ends in ``b``. Runs of equal length that end earliest also start earliest, as
-    difflib wants.
+    A range of the search gives its longest blocks, all at once; between them only shorter ones are left. So ranges
+    within ranges have ever smaller blocks, all of them apart in ``a``: no more than sqrt(2 len(a)) of different sizes
+    fit. The ranges of one depth do not overlap and each is searched in linear time, which makes O(n sqrt(n)).
     """
-    moves: list[dict[str, int]] = [{}]
-    link, length, first_end = [-1], [0], [0]
-    last = 0
-    for end, line in enumerate(b, start=1):
-        new = len(moves)
-        moves.append({})
-        link.append(0)
-        length.append(length[last] + 1)
-        first_end.append(end)
-        state = last
-        while state >= 0 and line not in moves[state]:
-            moves[state][line] = new
-            state = link[state]
-        if state >= 0:
-            target = moves[state][line]
-            if length[target] == length[state] + 1:
-                link[new] = target
-            else:
-                clone = len(moves)
-                moves.append(dict(moves[target]))
-                link.append(link[target])
-                length.append(length[state] + 1)
-                first_end.append(first_end[target])
-                link[target] = link[new] = clone
-                while state >= 0 and moves[state].get(line) == target:
-                    moves[state][line] = clone
-                    state = link[state]
-        last = new
+    blocks, rest = _certain_ends(a, b)
+    ranges = [rest]
+    while ranges:
+        alo, ahi, blo, bhi = ranges.pop()
+        if alo == ahi or blo == bhi:
+            continue
+        longest = _longest_blocks(a[alo:ahi], b[blo:bhi])
+        if not longest:
+            continue
+        left_a, left_b = alo, blo
+        for i, j, size in longest:
+            ranges.append((left_a, alo + i, left_b, blo + j))
+            blocks.append((alo + i, blo + j, size))
+            left_a, left_b = alo + i + size, blo + j + size
+        ranges.append((left_a, ahi, left_b, bhi))
+    blocks.sort()
+    joined: list[Block] = []
+    for i, j, size in blocks:
+        if joined:
+            last_i, last_j, last_size = joined[-1]
+            if last_i + last_size == i and last_j + last_size == j:
+                joined[-1] = last_i, last_j, last_size + size
+                continue
+        joined.append((i, j, size))
+    return joined
 
-    best = (0, 0, 0)
-    state = size = 0
-    for end, line in enumerate(a, start=1):
-        while state and line not in moves[state]:
-            state = link[state]
-            size = length[state]
-        if line in moves[state]:
-            state = moves[state][line]
-            size += 1
-            if size > best[0]:
-                best = (size, end, first_end[state])
+
+# A common prefix and suffix
+
+
+def _certain_ends(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[Block], tuple[int, int, int, int]]:
+    """Return the common prefix and suffix as blocks where they surely are difflib's, and the range between them.
+
+    Neither is always a block: of ``ab`` and ``acab`` difflib keeps the last ``ab``. The longer one is its first block if
+    no run anywhere else is as long; the prefix wins ties, for it is the earliest. Then the other one is looked at in
+    what is left.
+    """
+    alo, ahi, blo, bhi = 0, len(a), 0, len(b)
+    prefix = next(compress(count(), map(ne, a, b)), min(ahi, bhi))
+    if prefix == ahi == bhi:
+        return [(0, 0, prefix)] if prefix else [], (ahi, ahi, bhi, bhi)
+    suffix = next(compress(count(), map(ne, reversed(a), reversed(b))), min(ahi, bhi))
+    blocks = []
+    while True:
+        shorter = min(ahi - alo, bhi - blo)  # the suffix must not reach into a prefix taken before, nor the prefix
+        prefix, suffix = min(prefix, shorter), min(suffix, shorter)
+        size = max(prefix, suffix)
+        # A prefix that is all of one side cannot be beaten.
+        if not size or (prefix < shorter and not _only_long_runs(a, b, alo, ahi, prefix, suffix)):
+            return blocks, (alo, ahi, blo, bhi)
+        if prefix == size:
+            blocks.append((alo, blo, size))
+            alo, blo, prefix = alo + size, blo + size, 0
         else:
-            size = 0
-    return best
+            ahi, bhi, suffix = ahi - size, bhi - size, 0
+            blocks.append((ahi, bhi, size))
+
+
+def _only_long_runs(
+    a: Sequence[Hashable], b: Sequence[Hashable], alo: int, ahi: int, prefix: int, suffix: int
+) -> bool:
+    """Return whether each common run as long as the longer of ``prefix`` and ``suffix`` surely is a part of one of them.
+
+    An anchor is an item of ``a[alo:ahi]`` that is not in ``b``, or an item of the prefix or suffix that is in ``b`` once.
+    A run through the first kind there is none; one through the second pairs it with its only like, as the prefix or
+    suffix does, and so is a part of it, since neither can be made longer. If every window of that length has an anchor,
+    every run of that length goes through one. False where ``_LOOKUPS`` items did not show it.
+    """
+    size = max(prefix, suffix)
+    if (ahi - alo) // size > _LOOKUPS:
+        return False
+    lookups = 0
+    last = alo - 1  # the last anchor, or the place before the range
+    while last + size < ahi:
+        for at in range(last + size, last, -1):
+            if lookups == _LOOKUPS:
+                return False
+            lookups += 1
+            times = b.count(a[at])
+            if times == 0 or (times == 1 and (at < alo + prefix or at >= ahi - suffix)):
+                last = at
+                break
+        else:
+            return False
+    return True
+
+
+# The longest blocks of a range
+
+
+def _longest_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+    """Return, in order, all blocks of the longest size that difflib takes from two sequences.
+
+    Its first block is the earliest of the longest runs. Left of it there is none of that size, for it would start
+    earlier in ``a``; so the next is the earliest right of it, and so on. Between them all runs are shorter.
+    """
+    where: dict[Hashable, list[int]] = {}
+    for j, item in enumerate(b):
+        if item in where:
+            where[item].append(j)
+        else:
+            where[item] = [j]
+    places = [where.get(item, ()) for item in a]
+    if sum(map(len, places)) > _PAIRS_PER_ITEM * (len(a) + len(b)):
+        return _longest_blocks_of_many_pairs(a, b)
+
+    longest = 1
+    runs: list[tuple[int, int]] = []  # where the longest runs end, by their end in a and then in b
+    sizes: dict[int, int] = {}  # of the runs that end at the last item of a, by their end in b
+    for i, ends in enumerate(places):
+        last, sizes = sizes, {}
+        for j in ends:
+            size = sizes[j] = last.get(j - 1, 0) + 1
+            if size >= longest:
+                if size > longest:
+                    longest = size
+                    runs.clear()
+                runs.append((i + 1, j + 1))
+    blocks = []
+    at_a = at_b = longest  # where the next block may end at the earliest
+    for i, j in runs:
+        if i >= at_a and j >= at_b:
+            blocks.append((i - longest, j - longest, longest))
+            at_a, at_b = i + longest, j + longest
+    return blocks
+
+
+def _longest_blocks_of_many_pairs(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+    """Return what ``_longest_blocks`` does, in time linear in the two, by a suffix automaton of ``b``.
+
+    Two runs of one size are equal just where they lead to the same state.
+    """
+    automaton = SuffixAutomaton.of(b)
+    in_a = list(automaton.runs(a))
+    longest = max(size for size, _ in in_a)
+    if not longest:
+        return []
+    where: dict[int, list[int]] = {state: [] for size, state in in_a if size == longest}
+    for end, (size, state) in enumerate(automaton.runs(b, longest), start=1):
+        if size == longest and state in where:
+            where[state].append(end)
+    blocks = []
+    at_a = at_b = longest  # where the next block may end at the earliest
+    for i, (size, state) in enumerate(in_a, start=1):
+        if size == longest and i >= at_a:
+            ends = where[state]
+            first = bisect_left(ends, at_b)
+            if first < len(ends):
+                j = ends[first]
+                blocks.append((i - longest, j - longest, longest))
+                at_a, at_b = i + longest, j + longest
+    return blocks
+
+
+def runs_ending(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield, after each item of ``a``, the longest run that ends with it and is in ``b``: (length, first end in b).
+
+    Linear in both.
+    """
+    automaton = SuffixAutomaton.of(b)
+    return ((size, automaton.first_end[state]) for size, state in automaton.runs(a))
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixAutomaton:
+    """The runs of a sequence by state (Blumer et al. 1985): runs of one state end at the same places.
+
+    State s stands for the suffixes of one run longer than ``length[link[s]]``, up to the run itself, ``length[s]``;
+    ``first_end[s]`` is where they first end. State 0 is the empty run.
+    """
+
+    moves: list[dict[Hashable, int]]
+    link: list[int]
+    length: list[int]
+    first_end: list[int]
+
+    @classmethod
+    def of(cls, items: Sequence[Hashable]) -> SuffixAutomaton:
+        """Build the automaton of ``items``, in linear time and with at most twice as many states."""
+        moves: list[dict[Hashable, int]] = [{}]
+        link, length, first_end = [-1], [0], [0]
+        last = 0
+        for end, item in enumerate(items, start=1):
+            new = len(moves)
+            moves.append({})
+            link.append(0)
+            length.append(end)
+            first_end.append(end)
+            state = last
+            while state >= 0 and item not in moves[state]:
+                moves[state][item] = new
+                state = link[state]
+            if state >= 0:
+                target = moves[state][item]
+                if length[target] == length[state] + 1:
+                    link[new] = target
+                else:
+                    clone = len(moves)
+                    moves.append(dict(moves[target]))
+                    link.append(link[target])
+                    length.append(length[state] + 1)
+                    first_end.append(first_end[target])
+                    link[target] = link[new] = clone
+                    while state >= 0 and moves[state].get(item) == target:
+                        moves[state][item] = clone
+                        state = link[state]
+            last = new
+        return cls(moves, link, length, first_end)
+
+    def runs(self, items: Sequence[Hashable], most: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield, after each of ``items``, (size, state) of the longest run, of at most ``most`` items, that ends there."""
+        moves, link, length = self.moves, self.link, self.length
+        state = size = 0
+        for item in items:
+            while state and item not in moves[state]:
+                state = link[state]
+                size = length[state]
+            if item in moves[state]:
+                state = moves[state][item]
+                size += 1
+                if size - 1 == most:  # without its first item it may be a run of the linked state
+                    size = most
+                    if length[link[state]] == most:
+                        state = link[state]
+            else:
+                size = 0
+            yield size, state

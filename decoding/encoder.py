@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jinja2 import TemplateError
@@ -19,13 +19,15 @@ from decoding.grammar import Copy, Program, split_lines
 from decoding.tokens import TextTokenizer, TokenizerError
 
 Splice = Literal["full", "none"]
+Region = Literal["structure", "start_digits", "end_digits", "gen_text", "end"]  # of a program; end ends the sequence
+REGIONS: tuple[Region, ...] = get_args(Region)
 GEN_END = b"</gen"  # escaped bodies never contain it, so these bytes end a body
 
 
 class Segment(NamedTuple):
-    """Consecutive program ids of one kind: structure, number, body, splice, or end (the end-of-sequence token)."""
+    """Consecutive program ids of one region, or a copied span that the model is shown."""
 
-    kind: Literal["structure", "number", "body", "splice", "end"]
+    kind: Region | Literal["splice"]
     ids: list[int]
 
 
@@ -94,9 +96,9 @@ class ProgramEncoder:
             if isinstance(op, Copy):
                 out += [
                     Segment("structure", table.copy_head),
-                    Segment("number", self.number(op.first)),
+                    Segment("start_digits", self.number(op.first)),
                     Segment("structure", table.dash),
-                    Segment("number", self.number(op.last)),
+                    Segment("end_digits", self.number(op.last)),
                     Segment("structure", table.copy_close),
                 ]
                 if splice == "full":
@@ -104,7 +106,7 @@ class ProgramEncoder:
             else:
                 out += [
                     Segment("structure", table.gen_head),
-                    Segment("body", self.text.encode(encode_gen_body(op.content) + "\n")),
+                    Segment("gen_text", self.text.encode(encode_gen_body(op.content) + "\n")),
                     Segment("structure", table.gen_end + table.gen_close),
                 ]
         return [*out, Segment("structure", table.program_close), Segment("end", [table.end_of_sequence])]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cad_train.config import TrainConfig
+from cad_train.config import NOT_RESUMED, TrainConfig
+from cad_train.run_folder import differing
 from decoding.commandline import UserError, from_yaml
 from decoding.loading import find_model
 
@@ -44,6 +45,13 @@ def find_checkpoint(name: str) -> Checkpoint:
     except json.JSONDecodeError as error:
         raise UserError(f"{run / 'data.json'} is damaged: {error}") from None
     return Checkpoint(name, model, run, config, data)
+
+
+def differing_settings(configs: list[TrainConfig]) -> list[str]:
+    """Return the dotted settings in which runs differ; the seed and what may change on resuming count as alike."""
+    first = asdict(configs[0])
+    keys = {key for config in configs[1:] for key, _, _ in differing(asdict(config), first)}
+    return sorted(keys - {"seed", *NOT_RESUMED})
 
 
 def model_identity(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from data_prep.oracle import LineMatcher
 from decoding.grammar import Program, split_lines
 
 Outcome = Literal[
@@ -103,6 +104,33 @@ def out_of_range(program: Program | None, document: str) -> int:
     """Count the copies of ``program`` that name a line outside the document or run backwards."""
     n = len(split_lines(document))
     return sum(not 1 <= op.first <= op.last <= n for op in (program.copies if program else []))
+
+
+def changed_outside(output: str | None, gold: str, document: str) -> int | None:
+    """Count the lines that ``output`` changes where the gold edit changes none; None where there is no output.
+
+    Both edits are line alignments of the document, made as the oracles' are. The gold's hunks are the ranges of the
+    document's lines that it replaces or deletes, and the points between lines where it inserts. What counts:
+
+    - each line of the document that the output replaces or deletes and that is in no hunk;
+    - each line that the output has more than what it replaces, unless the lines replaced, or the point of an insertion,
+      overlap or touch a hunk.
+
+    As for ``exact_match``, one final newline on either side does not count. The gold and the unchanged document have 0.
+    """
+    if output is None:
+        return None
+    lines, gold_lines, made = (split_lines(text.removesuffix("\n")) for text in (document, gold, output))
+    hunks = [(first, last) for tag, first, last, _, _ in LineMatcher(lines, gold_lines).get_opcodes() if tag != "equal"]
+    inside = {line for first, last in hunks for line in range(first, last)}
+    count = 0
+    for tag, first, last, made_first, made_last in LineMatcher(lines, made).get_opcodes():
+        if tag == "equal":
+            continue
+        count += sum(line not in inside for line in range(first, last))
+        if not any(start <= last and first <= end for start, end in hunks):
+            count += max(0, (made_last - made_first) - (last - first))
+    return count
 
 
 @dataclass(frozen=True, slots=True)

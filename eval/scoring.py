@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cad_train.config import NOT_RESUMED
-from cad_train.run_folder import differing, environment
+from cad_train.run_folder import environment
 from data_prep.build import OracleRow, fingerprint, read_manifest, read_split
 from data_prep.rows import read_rows, read_rows_tolerant, write_rows, write_text
 from decoding.commandline import UserError
 from decoding.console import track
 from decoding.grammar import parse, render
-from eval.checkpoints import Checkpoint, find_checkpoint, model_identity
-from eval.metrics import endpoints, exact_match, out_of_range, outcome, trimmed_match
+from eval.checkpoints import Checkpoint, differing_settings, find_checkpoint, model_identity
+from eval.execution import check_sandbox, execute_cases
+from eval.metrics import changed_outside, endpoints, exact_match, out_of_range, outcome, trimmed_match
 from eval.processes import Processes
 from eval.tables import report, summarise
 
@@ -53,6 +53,8 @@ class ScoreConfig:
     backend: Literal["packed", "graphs", "eager"] | None = None  # default by device; see decoding/forward.py
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on an accelerator, float32 on a CPU
     device: str | None = None  # default the accelerator if there is one
+    execute: bool = False  # run HumanEvalPack's tests on the edits: this runs model-written code, in limited processes
+    execute_isolated: bool = True  # false runs them with the network too, where namespaces cannot be had
     out: str | None = None  # default RUN/heldout, or results/NAME for a model without a run
 
     def __post_init__(self) -> None:
@@ -87,6 +89,8 @@ def score_checkpoints(config: ScoreConfig) -> str | None:
     from decoding.decoder import EditRequest
 
     processes = Processes()
+    if config.execute:
+        check_sandbox(config.execute_isolated)  # what cannot work is refused before hours of decoding
     checkpoints = [find_checkpoint(name) for name in config.ckpt]
     style = _common(config.style, checkpoints, "style", "numbered")
     splice = _common(config.splice, checkpoints, "splice", "none")
@@ -102,7 +106,7 @@ def score_checkpoints(config: ScoreConfig) -> str | None:
 
     out = Path(config.out or _default_out(checkpoints))
     kept = ("min_span", "temperature", "samples", "seed", "max_ops", "max_tokens", "dtype")
-    settings = {"format": 2, "rows": fingerprint(rows), "style": style, "splice": splice}
+    settings = {"format": 3, "rows": fingerprint(rows), "style": style, "splice": splice}
     settings |= {key: getattr(config, key) for key in kept}
     if processes.main:
         _collect(out, settings)
@@ -127,7 +131,18 @@ def score_checkpoints(config: ScoreConfig) -> str | None:
     processes.wait()
     if not processes.main:
         return None
-    cases = _collect(out, settings, [(s.strategy, model_identity(s.model), r.id) for s in systems for r in rows])
+    keys = [(s.strategy, model_identity(s.model), r.id) for s in systems for r in rows]
+    cases = _collect(out, settings, keys)
+    unchanged = [_identity_case(row) for row in rows]
+    execution = {}
+    if config.execute:
+        data_dir = next((c.config.data.data_dir for c in checkpoints if c.config), None)
+        execution = {"execution": execute_cases(cases + unchanged, rows, data_dir, config.execute_isolated)}
+        with (out / "cases.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(case, ensure_ascii=False) + "\n" for case in cases)
+        cases = _collect(out, settings, keys)  # a case's last row counts
+    else:
+        cases = [{key: value for key, value in case.items() if key != "tests"} for case in cases]
     summary = {
         "command": shlex.join(["python", *sys.argv]),
         "checkpoints": [
@@ -138,7 +153,8 @@ def score_checkpoints(config: ScoreConfig) -> str | None:
         "data": source,
         "settings": settings | {"batch_size": config.batch_size},
         "environment": environment(),
-        "systems": summarise(cases + [_identity_case(row) for row in rows]),
+        **execution,
+        "systems": summarise(cases + unchanged),
     }
     write_text(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     text = report(summary)
@@ -158,6 +174,7 @@ def score_edit(edit_text: str | None, program, parsed: bool, row: OracleRow) -> 
         "outcome": outcome(edit_text, row.after, spans, parsed),
         **{f"copies_{key}": value for key, value in asdict(spans).items()},
         "out_of_range": out_of_range(program, row.before),
+        "changed_outside": changed_outside(edit_text, row.after, row.before),
     }
 
 
@@ -179,7 +196,7 @@ def _case(edit: Edit, encoder: ProgramEncoder, row: OracleRow) -> dict[str, Any]
 
 def _identity_case(row: OracleRow) -> dict[str, Any]:
     system = System("identity (document unchanged)", "-", "-", "identity", None)
-    return {**asdict(system), **_about(row), **score_edit(row.before, None, True, row)}
+    return {**asdict(system), **_about(row), **score_edit(row.before, None, True, row), "output": row.before}
 
 
 def _about(row: OracleRow) -> dict[str, Any]:
@@ -283,9 +300,7 @@ def _label(checkpoint: Checkpoint, checkpoints: list[Checkpoint]) -> str:
         return "checkpoint"
     if any(c.config is None for c in checkpoints):
         return checkpoint.name
-    first = asdict(checkpoints[0].config)
-    keys = {key for c in checkpoints for key, _, _ in differing(asdict(c.config), first)}
-    return "checkpoint" if keys <= {"seed", *NOT_RESUMED} else checkpoint.name
+    return checkpoint.name if differing_settings([c.config for c in checkpoints]) else "checkpoint"
 
 
 def _decoder(system: System, config: ScoreConfig, base: str | None, style: str, splice: str, device: str | None):

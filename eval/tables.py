@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from decoding.console import markdown_table
+from eval.execution import TEST_OUTCOMES
 from eval.metrics import OUTCOMES, Rate, rate, risk_coverage
 
 _OUTCOME_NAMES = {
@@ -55,7 +56,10 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "oracle_copies": oracle_copies,
         "out_of_range": sum(row["out_of_range"] for row in rows),
         "outcomes": {name: outcomes[name] for name in OUTCOMES},
+        "changed_outside": _changed_outside(rows),
     }
+    if any("tests" in row for row in rows):
+        figures["tests"] = _tests([row["tests"] for row in rows if "tests" in row])
     decoded = [row for row in rows if "forwards" in row]
     if decoded:
         output_tokens = sum(row["output_tokens"] for row in decoded)
@@ -78,6 +82,23 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return figures
 
 
+def _changed_outside(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Lines changed outside the gold's hunks: the mean over edits that gave a document, and how many changed any."""
+    counts = [row["changed_outside"] for row in rows if row.get("changed_outside") is not None]
+    return {"mean": statistics.mean(counts) if counts else None, "edits": rate(count > 0 for count in counts).as_json()}
+
+
+def _tests(results: list[dict[str, str]]) -> dict[str, Any]:
+    """How the tests ended: the rate is over what was executed, and what was not is counted by reason."""
+    executed = [result for result in results if result["outcome"] in TEST_OUTCOMES]
+    outcomes = Counter(result["outcome"] for result in executed)
+    return {
+        "passed": rate(result["outcome"] == "passed" for result in executed).as_json(),
+        "outcomes": {name: outcomes[name] for name in TEST_OUTCOMES},
+        "not_executed": dict(Counter(result["detail"] for result in results if result["outcome"] not in TEST_OUTCOMES)),
+    }
+
+
 def report(summary: dict[str, Any]) -> str:
     """Return the Markdown report of a summary."""
     data = summary["data"]
@@ -92,21 +113,34 @@ def report(summary: dict[str, Any]) -> str:
         f"- data: {data['folder']}, {data['split']} split, fingerprint {data['fingerprint'][:16]}",
         f"- decoding: style={summary['settings']['style']}, splice={summary['settings']['splice']}, "
         f"temperature={summary['settings']['temperature']}",
+        *_execution(summary.get("execution")),
         "",
+        *sections(summary["systems"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def sections(systems: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the tables of a report on the entries that ``summarise`` returns."""
+    decoded = [entry for entry in systems if "forwards" in entry]
+    tested = [entry for entry in systems if "tests" in entry]
+    quality = [*_QUALITY, "tests passed"] if tested else _QUALITY
+    lines = [
         "Exact match (EM) is byte equality up to one final newline; brackets are Wilson 95 % intervals. Start and end "
-        "are over the oracles' copy operations.",
+        "are over the oracles' copy operations. Changed outside is the mean number of lines that an edit changes where "
+        "the gold changes none, and how many edits change any there.",
         "",
-        markdown_table(_QUALITY, [_quality(entry) for entry in summary["systems"]]),
+        markdown_table(quality, [_quality(entry)[: len(quality)] for entry in systems]),
         "",
         "What an edit costs (means; wall clock is the median):",
         "",
-        markdown_table(_COST, [_cost(entry) for entry in summary["systems"] if "forwards" in entry]),
+        markdown_table(_COST, [_cost(entry) for entry in decoded]),
         "",
         "Where attempts end (every attempt is in one column; the classes of the paper's Table 7):",
         "",
         markdown_table(
             ["system", "corpus", *_OUTCOME_NAMES.values(), "total"],
-            [[e["label"], e["corpus"], *e["outcomes"].values(), e["n"]] for e in summary["systems"] if "forwards" in e],
+            [[e["label"], e["corpus"], *_outcomes(e), e["n"]] for e in decoded],
         ),
         "",
         "EM among the edits with the highest confidence, by the share of all that is accepted (risk against coverage); "
@@ -114,19 +148,29 @@ def report(summary: dict[str, Any]) -> str:
         "",
         markdown_table(
             ["system", "corpus", *_COVERAGES, "AURC"],
-            [_coverage(entry) for entry in summary["systems"] if "forwards" in entry],
+            [_coverage(entry) for entry in decoded],
         ),
     ]
+    if tested:
+        lines += [
+            "",
+            "How the tests of the edited programs ended (an edit that gave no document has failed):",
+            "",
+            markdown_table(
+                ["system", "corpus", *TEST_OUTCOMES, "not executed"],
+                [[e["label"], e["corpus"], *e["tests"]["outcomes"].values(), _not_executed(e)] for e in tested],
+            ),
+        ]
     seeds_rows = [
         [
             entry["label"],
             entry["corpus"],
             name,
-            _rate(figures["exact_match"]),
-            _decimal(figures["start_accuracy"]),
-            _decimal(figures["end_accuracy"]),
+            rate_cell(figures["exact_match"]),
+            decimal(figures["start_accuracy"]),
+            decimal(figures["end_accuracy"]),
         ]
-        for entry in summary["systems"]
+        for entry in systems
         for name, figures in entry.get("checkpoints", {}).items()
     ]
     if seeds_rows:
@@ -136,10 +180,11 @@ def report(summary: dict[str, Any]) -> str:
             "",
             markdown_table(["system", "corpus", "checkpoint", "EM", "start", "end"], seeds_rows),
         ]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-_QUALITY = ["system", "corpus", "n", "EM", "trimmed EM", "program EM", "parsed", "start", "end", "out of range"]
+_QUALITY = ["system", "corpus", "n", "EM", "trimmed EM", "program EM", "parsed", "start", "end"]
+_QUALITY += ["out of range", "changed outside"]
 _COVERAGES = ["10 %", "25 %", "50 %", "75 %", "100 %"]
 _COST = ["system", "corpus", "forwards", "decided tokens", "copied share", "wall (s)"]
 
@@ -150,14 +195,33 @@ def _quality(entry: dict[str, Any]) -> list[str]:
         entry["label"],
         entry["corpus"],
         str(entry["n"]),
-        _rate(entry["exact_match"]),
-        _rate(entry["trimmed_match"]),
+        rate_cell(entry["exact_match"]),
+        rate_cell(entry["trimmed_match"]),
         "-" if identity else _count(entry["program_match"]),
         "-" if identity else _count(entry["parsed"]),
         "-" if identity else _spread(entry, "start_accuracy"),
         "-" if identity else _spread(entry, "end_accuracy"),
         "-" if identity else str(entry["out_of_range"]),
+        _outside(entry["changed_outside"]),
+        rate_cell(entry["tests"]["passed"]) if "tests" in entry else "-",
     ]
+
+
+def _outside(figure: dict[str, Any]) -> str:
+    return f"{decimal(figure['mean'])} ({_count(figure['edits'])})"
+
+
+def _execution(record: dict[str, Any] | None) -> list[str]:
+    """The line of the report's head on what ran the tests."""
+    if record is None:
+        return []
+    versions = ", ".join(f"{name} {version}" for name, version in record["interpreters"].items())
+    how = "isolated" if record["isolated"] else "with the network, not isolated"
+    return [f"- tests: HumanEvalPack's own, on the edited documents, run by {versions}; {how}"]
+
+
+def _not_executed(entry: dict[str, Any]) -> str:
+    return "; ".join(f"{count}: {reason}" for reason, count in entry["tests"]["not_executed"].items()) or "0"
 
 
 def _cost(entry: dict[str, Any]) -> list[str]:
@@ -172,6 +236,10 @@ def _cost(entry: dict[str, Any]) -> list[str]:
     ]
 
 
+def _outcomes(entry: dict[str, Any]) -> list[str]:
+    return [f"{count} ({count / entry['n']:.1%})" for count in entry["outcomes"].values()]
+
+
 def _coverage(entry: dict[str, Any]) -> list[str]:
     curve = entry["risk_coverage"]
     cells = [_count(point["exact_match"]) for point in curve["points"]]
@@ -181,11 +249,12 @@ def _coverage(entry: dict[str, Any]) -> list[str]:
 def _spread(entry: dict[str, Any], key: str) -> str:
     """The pooled accuracy, with the standard deviation over checkpoints where there are several."""
     values = [figures[key] for figures in entry.get("checkpoints", {}).values() if figures[key] is not None]
-    text = _decimal(entry[key])
+    text = decimal(entry[key])
     return f"{text} ± {statistics.stdev(values):.2f}" if len(values) > 1 else text
 
 
-def _decimal(value: float | None) -> str:
+def decimal(value: float | None) -> str:
+    """Two decimals; None is a figure without data."""
     return "no data" if value is None else f"{value:.2f}"
 
 
@@ -193,7 +262,8 @@ def _count(figure: dict[str, Any]) -> str:
     return f"{figure['k']}/{figure['n']}"
 
 
-def _rate(figure: dict[str, Any]) -> str:
+def rate_cell(figure: dict[str, Any]) -> str:
+    """A proportion with its counts and its interval, as ``Rate.as_json`` gives them."""
     if figure["wilson95"] is None:
         return "no data"
     low, high = figure["wilson95"]

@@ -15,6 +15,7 @@ from eval.metrics import (
     OUTCOMES,
     Endpoints,
     Rate,
+    changed_outside,
     endpoints,
     exact_match,
     out_of_range,
@@ -241,6 +242,77 @@ def test_a_program_has_no_copy_out_of_range_exactly_when_it_resolves(program, do
     assert out_of_range(program, document) == sum(
         not (1 <= op.first <= op.last <= len(split_lines(document))) for op in program.copies
     )
+
+
+# --- lines changed outside ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "gold", "expected"),
+    [
+        ("a\nb\nX\nd\ne\n", "a\nb\nC\nd\ne\n", 0),  # another text in the right place
+        ("a\nb\nd\ne\n", "a\nb\nC\nd\ne\n", 0),
+        ("a\nb\nX\nY\nZ\nd\ne\n", "a\nb\nC\nd\ne\n", 0),  # as many lines as it likes there
+        ("A\nb\nC\nd\ne\n", "a\nb\nC\nd\ne\n", 1),
+        ("a\nb\nC\nd\n", "a\nb\nC\nd\ne\n", 1),
+        ("a\nX\nY\nC\nd\ne\n", "a\nb\nC\nd\ne\n", 1),  # b is replaced; the line more touches the hunk
+        ("X\nY\na\nb\nC\nd\ne\n", "a\nb\nC\nd\ne\n", 2),
+        ("a\nb\nC\nd\nX\ne\n", "a\nb\nC\nd\ne\n", 1),
+        ("a\nb\nX\nc\nd\ne\n", "a\nb\nc\nC\nd\ne\n", 1),  # an insertion beside that of the gold
+        ("a\nb\nc\nX\nd\ne\n", "a\nb\nc\nC\nd\ne\n", 0),
+        ("a\nb\nX\nd\ne\n", "a\nb\nc\nC\nd\ne\n", 1),  # the gold keeps c
+        ("", "a\nb\nC\nd\ne\n", 4),
+        ("a\nb\nc\nd\ne", "a\nb\nC\nd\ne\n", 0),  # a final newline is not counted
+        ("a\nB\nc\nd\ne\nf\n", "a\nb\nc\nd\ne\n", 2),  # a gold that changes nothing
+        (None, "a\nb\nC\nd\ne\n", None),
+    ],
+)
+def test_lines_changed_outside_the_golds_hunks_are_counted(output, gold, expected):
+    assert changed_outside(output, gold, "a\nb\nc\nd\ne\n") == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(DOCUMENTS, DOCUMENTS)
+def test_the_gold_and_the_unchanged_document_change_nothing_outside(document, gold):
+    assert changed_outside(document, gold, document) == changed_outside(gold, gold, document) == 0
+    assert changed_outside(gold.removesuffix("\n") + "\n", gold, document) == 0  # an exact match, too
+
+
+@settings(max_examples=200, deadline=None)
+@given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
+def test_no_more_lines_change_outside_than_change_at_all(output, gold, document):
+    everywhere = changed_outside(output, document, document)
+    assert 0 <= changed_outside(output, gold, document) <= everywhere
+    assert (everywhere == 0) is exact_match(output, document)
+
+
+@st.composite
+def edits_beside_the_gold(draw) -> tuple[str, str, str, int]:
+    """A document of different lines, a gold that replaces some, an output that also edits lines away from these."""
+    lines = [f"line {number}" for number in range(draw(st.integers(3, 12)))]
+    first = draw(st.integers(0, len(lines) - 1))
+    last = draw(st.integers(first + 1, len(lines)))
+    gold_text = draw(st.lists(st.sampled_from(["gold 1", "gold 2"]), max_size=3))
+    made = draw(st.lists(st.sampled_from(["made 1", "made 2"]), max_size=3))
+    output, count = [], 0
+    for number, line in enumerate(lines):
+        if number == first:
+            output += made
+        if first <= number < last:
+            continue
+        # The lines on either side of the hunk are kept, so that edits beyond them are edits of their own.
+        near = number in (first - 1, last)
+        action = "keep" if near else draw(st.sampled_from(["keep", "delete", "replace"]))
+        output += {"keep": [line], "delete": [], "replace": [f"new {number}"]}[action]
+        count += action != "keep"
+    return "\n".join(lines), "\n".join(lines[:first] + gold_text + lines[last:]), "\n".join(output), count
+
+
+@settings(max_examples=200, deadline=None)
+@given(edits_beside_the_gold())
+def test_every_line_lost_beside_the_golds_hunk_counts_and_none_within(edit):
+    document, gold, output, count = edit
+    assert changed_outside(output, gold, document) == count
 
 
 # --- risk against coverage ------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from cad_train.config import TrainConfig
 from cad_train.sft import train_selector
 from data_prep.build import OracleConfig, build_oracles
 from data_prep.probeedit import ProbeEditConfig
+from data_prep.rows import read_rows, write_rows
 from decoding.commandline import UserError
+from eval.execution import check_sandbox
 from eval.scoring import ScoreConfig, score_checkpoints
 
 
@@ -92,6 +94,70 @@ def test_a_batch_scores_as_one_by_one_does(runs, tmp_path):
         return [{key: row[key] for key in ("id", "checkpoint", "program", "output", "stop", "decoded")} for row in rows]
 
     assert cases("one") == cases("many", batch_size=3)
+
+
+def test_the_tests_run_on_what_was_decoded_before_and_only_when_asked(runs, tmp_path, monkeypatch):
+    try:
+        check_sandbox()
+    except UserError as error:
+        pytest.skip(str(error))
+    problems = [
+        {
+            "task_id": f"Python/{number}",
+            "entry_point": "f",
+            "prompt": "def f(x):\n",
+            "declaration": "def f(x):\n",
+            "buggy_solution": f"    y = {number}\n    return x - y\n",
+            "canonical_solution": f"    y = {number}\n    return x + y\n",
+            "test": f"assert f(1) == {number + 1}",
+        }
+        for number in range(1, 7)
+    ]
+    write_rows(tmp_path / "humanevalpack" / "python.jsonl", problems)
+    monkeypatch.setenv("CAD_DATA_DIR", str(tmp_path))
+    data = OracleConfig(
+        corpora=["hevalfix-py", "probeedit"],
+        heldout=0.5,
+        out=str(tmp_path / "oracles"),
+        probeedit=ProbeEditConfig(cases=2, min_lines=4, max_lines=6),
+    )
+    build_oracles(data)
+    keys = {"ckpt": runs[:1], "data": data.out, "corpus": data.corpora}
+    cases, report = tmp_path / "out" / "cases.jsonl", tmp_path / "out" / "report.md"
+
+    first = score(tmp_path, **keys)
+    assert "tests passed" not in report.read_text() and "execution" not in first
+    decoded = list(read_rows(cases))
+    assert [row["corpus"] for row in decoded] == ["hevalfix-py"] * 3 + ["probeedit"]
+    number = int(decoded[0]["id"].split("/")[-1])
+    decoded[0]["output"] = f"    return {number} + x\n"  # right, and not the gold
+    decoded[1]["output"] = None
+    write_rows(cases, decoded)
+
+    tested = score(tmp_path, **keys, execute=True)
+    assert [{key: row[key] for key in row if key != "tests"} for row in read_rows(cases)] == decoded
+    fix, probe, _ = [entry["tests"] for entry in tested["systems"] if entry["label"] == "checkpoint, fsm"]
+    assert fix["passed"]["k"] == 1 and fix["passed"]["n"] == sum(fix["outcomes"].values()) == 3
+    assert probe["passed"]["n"] == 0 and probe["not_executed"] == {"probeedit has no tests": 1}
+    identity = next(entry for entry in tested["systems"] if entry["label"].startswith("identity"))
+    assert identity["tests"]["outcomes"] == {"passed": 0, "failed": 3, "timeout": 0, "crashed": 0}
+    assert tested["execution"]["isolated"] is True and tested["settings"] == first["settings"]
+    assert "tests passed" in report.read_text() and "1: probeedit has no tests" in report.read_text()
+
+    score(tmp_path, **keys)
+    assert "tests passed" not in report.read_text()
+    assert [row["tests"]["outcome"] for row in read_rows(cases)][:2] == ["passed", "failed"]
+
+
+def test_lines_changed_outside_the_golds_hunks_are_in_rows_summary_and_report(runs, tmp_path):
+    summary = score(tmp_path, ckpt=runs[:1])
+    rows = list(read_rows(tmp_path / "out" / "cases.jsonl"))
+    assert all((row["changed_outside"] is None) == (row["output"] is None) for row in rows)
+    with_output = [row["changed_outside"] for row in rows if row["output"] is not None]
+    decoded, identity = summary["systems"]
+    assert decoded["changed_outside"]["edits"]["n"] == len(with_output)
+    assert identity["changed_outside"]["mean"] == identity["changed_outside"]["edits"]["k"] == 0
+    assert "| changed outside |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_style_and_splice_come_from_the_run_unless_given(runs, tmp_path):

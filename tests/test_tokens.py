@@ -22,7 +22,7 @@ from small_models import (
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from cad_train.examples import IGNORED, encode_row
+from cad_train.examples import UNSUPERVISED, encode_row
 from data_prep.build import OracleRow
 from data_prep.oracle import build_oracle
 from decoding.encoder import ProgramEncoder
@@ -328,10 +328,10 @@ def test_the_prompt_is_a_prefix_of_the_training_ids(kind, style, splice):
     encoder = get_encoder(kind)
     example = row("one\ntwo <|im_end|>\n\nthree", "one\n2\n\nthree\n<|im_start|>")
     prompt = encoder.prompt(render_prompt(example.instruction, example.before, style))
-    input_ids, labels, _ = encode_row(encoder, example, style, splice)
+    input_ids, regions = encode_row(encoder, example, style, splice)
     assert input_ids[: len(prompt)] == prompt
-    assert labels[: len(prompt)] == [IGNORED] * len(prompt)
-    assert labels[len(prompt)] == input_ids[len(prompt)]
+    assert regions[: len(prompt)] == [UNSUPERVISED] * len(prompt)
+    assert regions[len(prompt)] != UNSUPERVISED
     rest = [index for _, ids in encoder.segments(parse(example.program), example.before, splice) for index in ids]
     assert input_ids[len(prompt) :] == rest
     assert rest[-1] == encoder.tokenizer.eos_token_id

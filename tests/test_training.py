@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_models import encoder_of, save_model, tiny_model
 
+from cad_train.batches import Collator
 from cad_train.config import TrainConfig
-from cad_train.examples import IGNORED, check_refused, encode_row, encode_rows, show_example
+from cad_train.examples import UNSUPERVISED, check_refused, encode_row, encode_rows, show_example
+from cad_train.loss import IGNORED
 from cad_train.sft import train_selector
 from cad_train.trainer import SelectorTrainer, computes_in_bf16
 from data_prep.build import OracleConfig, OracleRow, build_oracles
 from data_prep.oracle import build_oracle
 from data_prep.probeedit import ProbeEditConfig
 from decoding.commandline import UserError
+from decoding.encoder import REGIONS
 from decoding.fsm import ProgramFSM
 from decoding.grammar import render
 from decoding.loading import COMPLETED, newest_checkpoint
@@ -64,22 +68,28 @@ def config(tmp_path: Path, model_folder: Path) -> TrainConfig:
 @pytest.mark.parametrize("splice", ["none", "full"])
 def test_prompt_and_spliced_text_carry_no_loss_and_the_end_of_sequence_does(splice):
     encoder = encoder_of("byte_level")
-    input_ids, labels, kinds = encode_row(encoder, ROW, "numbered", splice)
-    assert len(input_ids) == len(labels)
-    assert labels[-1] == input_ids[-1] == encoder.table.end_of_sequence
-    supervised = [token for token, label in zip(input_ids, labels, strict=True) if label != IGNORED]
-    assert [label for label in labels if label != IGNORED] == supervised
+    input_ids, regions = encode_row(encoder, ROW, "numbered", splice)
+    assert len(input_ids) == len(regions)
+    assert input_ids[-1] == encoder.table.end_of_sequence
+    assert regions[-1] == REGIONS.index("end")
+
+    def text_of(wanted) -> str:
+        chosen = [token for token, region in zip(input_ids, regions, strict=True) if wanted(region)]
+        return encoder.text.decode(chosen).decode()
+
     # The supervised text is the bare program under both settings: the splice is context, not target.
-    assert encoder.text.decode(supervised).decode() == ROW.program
-    assert sum(kinds.values()) == len(supervised)
-    context = encoder.text.decode([i for i, label in zip(input_ids, labels, strict=True) if label == IGNORED]).decode()
+    assert text_of(lambda region: region != UNSUPERVISED).removesuffix("<|im_end|>") == ROW.program
+    assert text_of(lambda region: region == REGIONS.index("start_digits")) == "13"
+    assert text_of(lambda region: region == REGIONS.index("end_digits")) == "14"
+    assert text_of(lambda region: region == REGIONS.index("gen_text")) == "2\n"
+    context = text_of(lambda region: region == UNSUPERVISED)
     assert context.count("three") == (2 if splice == "full" else 1)
 
 
 @pytest.mark.parametrize("splice", ["none", "full"])
 def test_training_ids_replay_through_the_decoders_grammar(splice):
     encoder = encoder_of("byte_level")
-    input_ids, _, _ = encode_row(encoder, ROW, "numbered", splice)
+    input_ids, _ = encode_row(encoder, ROW, "numbered", splice)
     fsm = ProgramFSM(encoder, ROW.before, splice=splice, monotone=True)
     program = [
         i for segment in encoder.segments(build_oracle(ROW.before, ROW.after), ROW.before, splice) for i in segment.ids
@@ -113,27 +123,33 @@ def test_a_run_that_would_train_on_nothing_stops():
 
 def test_the_sample_marks_what_is_trained():
     encoder = encoder_of("byte_level")
-    input_ids, labels, _ = encode_row(encoder, ROW, "numbered", "none")
-    shown = show_example(encoder, input_ids, labels, color=False)
+    shown = show_example(encoder, *encode_row(encoder, ROW, "numbered", "none"), color=False)
     assert shown.endswith(f"»{ROW.program}<|im_end|>«")
     assert shown.count("»") == 1
 
 
-def test_loss_on_supervised_positions_equals_plain_cross_entropy():
-    """A padded batch of three rows, against the model's own loss over all logits."""
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_loss_on_supervised_positions_equals_plain_cross_entropy(padding_free):
+    """A batch of three rows, padded or not, against the model's own loss over all logits, row by row."""
     encoder = encoder_of("byte_level")
     rows = [ROW, oracle_row("a\nb\n", "a\nb\nc\n"), oracle_row("x\n", "y\nz\n")]
-    pairs = [encode_row(encoder, row, "numbered", "full")[:2] for row in rows]
-    width = max(len(ids) for ids, _ in pairs)
-    input_ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in pairs])
-    labels = torch.tensor([labels + [IGNORED] * (width - len(labels)) for _, labels in pairs])
-    mask = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in pairs])
+    pairs = [encode_row(encoder, row, "numbered", "full") for row in rows]
     model = tiny_model("qwen2", len(encoder.tokenizer), seed=3)
-    inputs = {"input_ids": input_ids, "labels": labels, "attention_mask": mask}
-    ours = SelectorTrainer.compute_loss(None, model, dict(inputs))
-    logits = model(input_ids=input_ids, attention_mask=mask).logits[:, :-1]
-    plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
-    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    columns = [{"input_ids": ids, "regions": regions} for ids, regions in pairs]
+    batch = Collator(0, padding_free)(columns)
+    weights = torch.tensor([1.0, 2.0, 3.0, 0.5, 0.0])
+    trainer = SimpleNamespace(weights=weights, account=torch.zeros(5, 3))
+    trainer._weight = lambda regions: SelectorTrainer._weight(trainer, regions)
+    ours = SelectorTrainer.compute_loss(trainer, model, batch)
+    total = weight = 0.0
+    for ids, regions in pairs:
+        logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+        targets, regions = torch.tensor(ids[1:]), torch.tensor(regions[1:])
+        losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        own = torch.where(regions == UNSUPERVISED, 0.0, weights[regions])
+        total, weight = total + (losses * own).sum(), weight + own.sum()
+    torch.testing.assert_close(ours, total / weight, rtol=1e-5, atol=1e-6)
+    assert trainer.account[:, 2].sum() == (batch["labels"][:, 1:] != IGNORED).sum()
 
 
 def metrics_of(run: Path) -> list[dict]:
@@ -144,10 +160,10 @@ def test_a_run_folder_is_whole_and_a_second_call_changes_nothing(config, capsys)
     run = train_selector(config, "sft_combined")
     for name in ("config.yaml", "env.json", "data.json", "metrics.jsonl", "summary.json", "final/config.json"):
         assert (run / name).exists(), name
-    assert [row["step"] for row in metrics_of(run)] == [1, 2, 3, 4]
+    assert [row["step"] for row in metrics_of(run)] == [0, 1, 2, 3, 4]  # the first is held-out loss, before training
     assert all((run / f"checkpoint-{step}" / COMPLETED).exists() for step in (2, 4))
     data = json.loads((run / "data.json").read_text())
-    assert data["examples"] == 8 and data["supervised_tokens"] == sum(data["supervised_by_kind"].values())
+    assert data["examples"] == 8 and data["supervised_tokens"] == sum(data["supervised_by_region"].values())
     before = (run / "metrics.jsonl").read_bytes()
     train_selector(config, "sft_combined")
     assert "is finished: nothing to do" in capsys.readouterr().out
@@ -157,7 +173,7 @@ def test_a_run_folder_is_whole_and_a_second_call_changes_nothing(config, capsys)
 def test_an_interrupted_run_goes_on_from_its_newest_whole_checkpoint_to_the_same_weights(config):
     whole = train_selector(config, "sft_combined")
     expected = (whole / "final" / "model.safetensors").read_bytes()
-    losses = [row["loss"] for row in metrics_of(whole)]
+    losses = [row.get("loss") for row in metrics_of(whole)]
     # As if the process had died while it wrote checkpoint-4: no marker, no final model, no summary.
     (whole / "summary.json").unlink()
     (whole / "checkpoint-4" / COMPLETED).unlink()
@@ -165,7 +181,7 @@ def test_an_interrupted_run_goes_on_from_its_newest_whole_checkpoint_to_the_same
     (whole / "final" / "model.safetensors").unlink()
     train_selector(config, "sft_combined")
     assert json.loads((whole / "summary.json").read_text())["resumed_from"] == "checkpoint-2"
-    assert [row["loss"] for row in metrics_of(whole)] == losses
+    assert [row.get("loss") for row in metrics_of(whole)] == losses
     assert (whole / "final" / "model.safetensors").read_bytes() == expected
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -12,8 +14,10 @@ import numpy as np
 
 from data_prep.build import OracleRow
 from data_prep.oracle import LineMatcher
+from decoding.console import track
 from decoding.formats import (
     DIVIDER,
+    NO_NEWLINE,
     REPLACE,
     SEARCH,
     FormatError,
@@ -24,7 +28,7 @@ from decoding.formats import (
 )
 from decoding.grammar import Program, ProgramError, parse, split_lines
 from decoding.resolver import resolve
-from eval.metrics import Rate
+from eval.metrics import wilson
 from eval.paper_tables.inputs import Corpus, Inputs
 from eval.paper_tables.table import Column, Figure, Plot, Row, Series, Table
 from eval.significance import percentile_interval, resampled_ratios
@@ -33,13 +37,14 @@ if TYPE_CHECKING:
     from decoding.encoder import ProgramEncoder
 
 _RESAMPLES = 2_000
-_PROGRAM = "copy-as-decode"
-_BARE = "search/replace, bare anchors, first match"
-_BARE_UNIQUE = "search/replace, bare anchors, unique match"
-_UNIQUE = "search/replace, unique anchors, first match"
-_UNIQUE_UNIQUE = "search/replace, unique anchors, unique match"
-_DIFF = "unified diff"
 _FULL = "full regeneration"
+_BARE = "search/replace, changed lines alone, first match"
+_BARE_UNIQUE = "search/replace, changed lines alone, unique match"
+_ABOVE = "search/replace, insertions with the line above, first match"
+_UNIQUE = "search/replace, unique anchors"
+_DIFF = "unified diff"
+_DIFF_1 = "unified diff, one line of context"
+_PROGRAM = "copy-as-decode"
 _COLUMNS = (
     Column("n", "count"),
     Column("mean", "mean"),
@@ -51,6 +56,7 @@ _COLUMNS = (
     Column("tokens over copy-as-decode", "ratio"),
     Column("fails by reason", "text"),
 )
+_EM, _RATIO = 5, 7  # columns with intervals
 # Table 3: n, mean, median, p95, total, round-trip EM, fails, and its last column as a ratio.
 PAPER = {
     "probeedit": {
@@ -79,16 +85,16 @@ PAPER = {
     },
 }
 _PAPER_FINDINGS = [
-    "The paper's pooled block does not follow from its totals: its means of 273.5 and 48.0 tokens are 275.6 and 45.4 by "
-    "its totals of 26,729 and 4,401 over 97 edits, its +73.4 % for full regeneration is +507.3 %, its -0.6 % for "
+    "The paper's pooled block does not follow from its totals over 97 edits: its means of 273.5 and 48.0 tokens are "
+    "275.6 and 45.4 by its totals of 26,729 and 4,401, its +73.4 % for full regeneration is +507.3 %, its -0.6 % for "
     "search/replace is +5.4 %, and its +42.3 % for the unified diff is +50.9 %.",
-    "Smaller slips of the same kind: search/replace on ProbeEdit is -1.1 %, not -1.0 % (1,389 against 1,405 tokens), and "
-    "full regeneration on HEvalFix-JS is +104.5 %, not +104.7 % (3,422 against 1,673). Its +15.3x for full regeneration "
-    "on ProbeEdit is the ratio itself; as an increase, as in the other rows, it would be +14.3x.",
-    'The paper says that a unified diff "costs 17-64 % more tokens"; its own table has 37 to 64 %.',
+    "Smaller slips of the same kind: search/replace on ProbeEdit is -1.1 %, not -1.0 % (1,389 against 1,405 tokens), "
+    "and full regeneration on HEvalFix-JS is +104.5 %, not +104.7 % (3,422 against 1,673). Its +15.3x for full "
+    "regeneration on ProbeEdit is the ratio itself; as an increase, as in the other rows, it would be +14.3x.",
+    "The paper says that a unified diff costs 17-64 % more tokens; its own table has 37-64 %.",
     "The paper says that copy-as-decode is the only format with the lowest or tied tokens and a perfect round trip on "
-    "every corpus. By its own table search/replace takes fewer tokens on ProbeEdit (1,389 against 1,405) and HEvalFix-Py "
-    "(1,254 against 1,323).",
+    "every corpus. By its own table search/replace takes fewer tokens on ProbeEdit (1,389 against 1,405) and on "
+    "HEvalFix-Py (1,254 against 1,323).",
 ]
 
 
@@ -102,22 +108,30 @@ class EditFormat(NamedTuple):
     apply: Callable[[str, str], str]
 
 
-def write_bare_blocks(before: str, after: str) -> str:
+def write_bare_blocks(before: str, after: str, anchor_insertions: bool = False) -> str:
     """Return search/replace blocks whose search is the changed lines alone, whether they are unique or not.
 
-    Changes are those of the oracle's alignment. An insertion has no changed line: its anchor is the line above it, or
-    below it at the top. Nothing is checked; this is the writer whose blocks the paper counts (section 4.4).
+    Changes are those of the oracle's alignment. An insertion changes no line, so that its search is empty; with
+    ``anchor_insertions`` it is the line above, or the line below at the top. Nothing is checked: this is how the
+    paper derives its anchors (section 4.4).
     """
     a, b = split_lines(before), split_lines(after)
     rows: list[str] = []
     for tag, i1, i2, j1, j2 in LineMatcher(a, b).get_opcodes():
         if tag == "equal":
             continue
-        above, below = [], []
-        if i1 == i2:
-            above, below = (a[i1 - 1 : i1], []) if i1 else ([], a[:1])
+        anchored = anchor_insertions and i1 == i2
+        above = a[i1 - 1 : i1] if anchored and i1 else []
+        below = a[:1] if anchored and not i1 else []
         rows += [SEARCH, *above, *a[i1:i2], *below, DIVIDER, *above, *b[j1:j2], *below, REPLACE]
     return "\n".join(rows)
+
+
+def write_short_diff(before: str, after: str, context: int = 1) -> str:
+    """Return a unified diff with so many lines of context, as ``difflib`` writes it."""
+    a, b = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    rows = difflib.unified_diff(a, b, "a/document", "b/document", n=context)
+    return "".join(row if row.endswith("\n") else f"{row}\n{NO_NEWLINE}\n" for row in rows)
 
 
 def _first(text: str, document: str) -> str:
@@ -128,44 +142,48 @@ def _unique(text: str, document: str) -> str:
     return apply_search_replace(text, document, "unique")
 
 
-def _bare(row: OracleRow) -> str:
-    return write_bare_blocks(row.before, row.after)
-
-
-def _anchored(row: OracleRow) -> str:
-    return write_search_replace(row.before, row.after)
-
-
 EDIT_FORMATS = {
     _FULL: EditFormat(lambda row: row.after, lambda text, document: text),
-    _BARE: EditFormat(_bare, _first),
-    _BARE_UNIQUE: EditFormat(_bare, _unique),
-    _UNIQUE: EditFormat(_anchored, _first),
-    _UNIQUE_UNIQUE: EditFormat(_anchored, _unique),
+    _BARE: EditFormat(lambda row: write_bare_blocks(row.before, row.after), _first),
+    _BARE_UNIQUE: EditFormat(lambda row: write_bare_blocks(row.before, row.after), _unique),
+    _ABOVE: EditFormat(lambda row: write_bare_blocks(row.before, row.after, anchor_insertions=True), _first),
+    _UNIQUE: EditFormat(lambda row: write_search_replace(row.before, row.after), _unique),
     _DIFF: EditFormat(lambda row: write_unified_diff(row.before, row.after), apply_unified_diff),
+    _DIFF_1: EditFormat(lambda row: write_short_diff(row.before, row.after), apply_unified_diff),
     _PROGRAM: EditFormat(lambda row: row.program, lambda text, document: resolve(parse(text), document)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An edit in one format: its text (None: the writer refused), and why it did not come back (None: it did).
+    """An edit in one format: its text and tokens (None: the writer refused), and why it did not come back.
 
-    ``failure`` is the reason of a FormatError or ProgramError, or ``wrong_text`` where another document came out.
+    ``failure`` is None where it did, the reason of a FormatError or ProgramError, or ``wrong_text`` where another
+    document came out.
     """
 
     text: str | None
+    tokens: int | None
     failure: str | None
 
 
-def round_trip(row: OracleRow, format: EditFormat) -> Written:
-    """Write an edit, read and apply it, and compare with the gold byte for byte."""
-    text = None
-    try:
-        text = format.write(row)
-        return Written(text, None if format.apply(text, row.before) == row.after else "wrong_text")
-    except (FormatError, ProgramError) as error:
-        return Written(text, error.reason)
+def round_trips(row: OracleRow, encoder: ProgramEncoder) -> dict[str, Written]:
+    """Write an edit in every format, read and apply it, and compare with the gold byte for byte."""
+    found = {}
+    for name, format in EDIT_FORMATS.items():
+        text = tokens = failure = None
+        try:
+            text = format.write(row)
+            if format.apply(text, row.before) != row.after:
+                failure = "wrong_text"
+        except (FormatError, ProgramError) as error:
+            failure = error.reason
+        if name == _PROGRAM:
+            tokens = program_tokens(encoder, parse(row.program), row.before)
+        elif text is not None:
+            tokens = len(encoder.text.encode(text))
+        found[name] = Written(text, tokens, failure)
+    return found
 
 
 def program_tokens(encoder: ProgramEncoder, program: Program, document: str) -> int:
@@ -179,23 +197,36 @@ def table_3(inputs: Inputs) -> Table:
     from decoding.loading import load_encoder
 
     encoder = load_encoder(inputs.config.tokenizer)
+    measured = {
+        row.id: round_trips(row, encoder)
+        for corpus in inputs.corpora
+        for row in track(corpus.rows, f"formats of {corpus.title}")
+    }
     rows, findings = [], []
-    bars: dict[str, list[tuple[str, Figure]]] = {name: [] for name in EDIT_FORMATS if name != _PROGRAM}
+    bars: dict[str, list[Figure]] = {name: [] for name in EDIT_FORMATS if name != _PROGRAM}
+    titles = []
     for corpus in inputs.with_pooled:
-        for part, edits in (("held out", corpus.held_out), ("all", corpus)):
-            if not edits.rows:
+        paper = PAPER[corpus.name] if inputs.as_in_paper(corpus.name) else {}
+        for part, edits in (("held out", corpus.held_out.rows), ("all", corpus.rows)):
+            if not edits:
                 continue
-            measured = {name: _measure(edits.rows, name, encoder) for name in EDIT_FORMATS}
-            in_paper = part == "held out" and inputs.as_in_paper(corpus.name)
-            for name, (written, tokens) in measured.items():
-                of_program = measured[_PROGRAM][1]
-                paper = PAPER[corpus.name].get(name) if in_paper else None
-                figures = _line(written, tokens, None if name == _PROGRAM else of_program, paper, inputs.config.seed)
-                rows.append(Row((corpus.title, part, name), figures))
-                if part == "held out" and name != _PROGRAM:
-                    bars[name].append((corpus.title, figures[7]))
-            if part == "all":
-                findings += _findings(corpus, measured, encoder)
+            by_format = {name: [measured[row.id][name] for row in edits] for name in EDIT_FORMATS}
+            ratios = _ratios(by_format, inputs.config.seed)
+            for name, written in by_format.items():
+                theirs = paper.get(name) if part == "held out" else None
+                rows.append(Row((corpus.title, part, name), _line(written, ratios.get(name), theirs)))
+                if part == "held out" and name in bars:
+                    bars[name].append(rows[-1].figures[_RATIO])
+            if part == "held out":
+                titles.append(corpus.title)
+            else:
+                findings.append(_finding(corpus, by_format, paper))
+    programs = [(row.program, measured[row.id][_PROGRAM]) for corpus in inputs.corpora for row in corpus.rows]
+    other = sum(len(encoder.text.encode(text)) != written.tokens for text, written in programs)
+    findings.append(
+        f"{other} of {len(programs)} programs have another number of tokens as one string, as the paper counts them, "
+        "than as the decoder emits them."
+    )
     return Table(
         number="3",
         title="tokens and round trips of edit formats",
@@ -203,90 +234,79 @@ def table_3(inputs: Inputs) -> Table:
         columns=_COLUMNS,
         rows=rows,
         method="Every edit is written from its gold, parsed, applied and compared with the gold byte for byte; nothing "
-        "is generated. Tokens of the text written (of a program, segment by segment as the decoder emits it), without "
-        "an end of sequence; what a writer refused has no tokens and counts as a failure. Bare anchors are the changed "
-        "lines alone (an insertion has the line above it), which is what the paper's figures are of; unique anchors "
-        "have as much context as makes them unique. First match is Aider's rule, unique match refuses an anchor that "
-        "occurs twice. Wilson intervals of EM; ratios are of totals, with a 95 % bootstrap over edits "
-        f"({_RESAMPLES:,} samples). The paper's held-out edits are as many as ours and of the same corpora, but its "
-        "split was not published.",
+        "is generated. Tokens are of the text written (of a program, segment by segment as the decoder emits it), "
+        "without an end of sequence. First match is Aider's rule, unique match refuses an anchor that occurs twice; "
+        "both compare whole lines. Unique anchors have as much context as makes them unique, so the rule does not "
+        "matter. The unified diff has three lines of context, unless said otherwise. An edit that a writer refuses "
+        "has no tokens and counts as a failure. Wilson intervals of EM; ratios are of totals, with a 95 % bootstrap "
+        f"over edits ({_RESAMPLES:,} samples). The paper's held-out edits are as many as ours and of the same corpora, "
+        "but its split was not published.",
         sources=inputs.sources | {"tokenizer": inputs.config.tokenizer, "seed": str(inputs.config.seed)},
         findings=findings + _PAPER_FINDINGS,
-        plots=[_plot(bars)] if any(bars.values()) else [],
+        plots=[_plot(titles, bars)] if titles else [],
     )
 
 
-def _measure(rows: list[OracleRow], name: str, encoder: ProgramEncoder) -> tuple[list[Written], list[int | None]]:
-    """Round trips of the edits in one format, and the tokens of each (None: not written)."""
-    written = [round_trip(row, EDIT_FORMATS[name]) for row in rows]
-    if name == _PROGRAM:
-        return written, [program_tokens(encoder, parse(row.program), row.before) for row in rows]
-    return written, [None if edit.text is None else len(encoder.text.encode(edit.text)) for edit in written]
+def _ratios(by_format: dict[str, list[Written]], seed: int) -> dict[str, tuple[float, tuple[float, float] | None]]:
+    """Totals over those of the program, each over the edits that its format wrote, with their intervals."""
+    names = [name for name in by_format if name != _PROGRAM and any(edit.text is not None for edit in by_format[name])]
+    of_program = np.array([edit.tokens for edit in by_format[_PROGRAM]])
+    tops = np.array([[edit.tokens or 0 for edit in by_format[name]] for name in names]).T
+    bottoms = of_program[:, None] * np.array([[e.text is not None for e in by_format[name]] for name in names]).T
+    resampled = resampled_ratios(tops, bottoms, _RESAMPLES, seed)
+    return {
+        name: (float(tops[:, at].sum() / bottoms[:, at].sum()), percentile_interval(resampled[:, at]))
+        for at, name in enumerate(names)
+    }
 
 
 def _line(
-    written: list[Written], tokens: list[int | None], of_program: list[int] | None, paper: tuple | None, seed: int
+    written: list[Written], ratio: tuple[float, tuple[float, float] | None] | None, paper: tuple | None
 ) -> tuple[Figure, ...]:
-    """The figures of a row; ``of_program`` are the tokens to compare with, None for the program's own row."""
-    counted = [n for n in tokens if n is not None]
+    """The figures of a row."""
+    counted = [edit.tokens for edit in written if edit.tokens is not None]
     failures = Counter(edit.failure for edit in written if edit.failure)
-    em = Rate(len(written) - failures.total(), len(written))
-    ratio, interval = None, None
-    if of_program is not None and counted:
-        pairs = np.array([pair for pair in zip(tokens, of_program, strict=True) if pair[0] is not None])
-        ratio = float(pairs[:, 0].sum() / pairs[:, 1].sum())
-        interval = percentile_interval(resampled_ratios(pairs[:, :1], pairs[:, 1:], _RESAMPLES, seed)[:, 0])
-    ours = (
-        len(written),
+    n, k = len(written), len(written) - failures.total()
+    value, interval = ratio or (None, None)
+    ours = [
+        n,
         statistics.mean(counted) if counted else None,
         statistics.median(counted) if counted else None,
         float(np.percentile(counted, 95)) if counted else None,
         sum(counted),
-        em.k / em.n,
-        failures.total(),
-        ratio,
+        k / n,
+        n - k,
+        value,
         ", ".join(f"{count} {reason}" for reason, count in sorted(failures.items())),
-    )
-    intervals = {5: em.as_json()["wilson95"], 7: interval}
-    theirs = [*(paper or [None] * 8), None]
-    return tuple(Figure(ours[at], theirs[at], intervals.get(at)) for at in range(len(ours)))
-
-
-def _findings(
-    corpus: Corpus, measured: dict[str, tuple[list[Written], list[int | None]]], encoder: ProgramEncoder
-) -> list[str]:
-    """What the formats of one corpus, over all its edits, say of the paper's reasons."""
-    n = len(corpus.rows)
-    bare, unique = measured[_BARE][0], measured[_BARE_UNIQUE][0]
-    failed = [at for at, edit in enumerate(bare) if edit.failure]
-    ambiguous = sum(unique[at].failure == "anchor_ambiguous" for at in failed)
-    repeated = sum(edit.failure == "anchor_ambiguous" for edit in unique)
-    anchored, tokens = measured[_UNIQUE]
-    lost = sum(edit.failure is not None for edit in anchored)
-    both = [(a, b) for a, b in zip(tokens, measured[_BARE][1], strict=True) if a is not None and b is not None]
-    more = sum(a for a, _ in both) / max(sum(b for _, b in both), 1) - 1
-    different = sum(
-        len(encoder.text.encode(row.program)) != count
-        for row, count in zip(corpus.rows, measured[_PROGRAM][1], strict=True)
-    )
-    return [
-        f"{corpus.title}: with bare anchors {len(failed)} of {n} edits land elsewhere ({ambiguous} of them because an "
-        f"anchor occurs more than once; {repeated} of {n} edits have such an anchor). With anchors that the writer "
-        f"makes unique {lost} of {n} fail, for {more:+.1%} tokens. The paper's search/replace failures are its "
-        "writer's, not the format's.",
-        f"{corpus.title}: {different} of {n} programs have another number of tokens as one string than as the decoder "
-        "emits them.",
     ]
+    intervals = {_EM: wilson(k, n), _RATIO: interval}
+    theirs = [*(paper or [None] * (len(ours) - 1)), None]
+    return tuple(Figure(a, b, intervals.get(at)) for at, (a, b) in enumerate(zip(ours, theirs, strict=True)))
 
 
-def _plot(bars: dict[str, list[tuple[str, Figure]]]) -> Plot:
-    titles = [title for title, _ in next(iter(bars.values()))]
+def _finding(corpus: Corpus, by_format: dict[str, list[Written]], paper: dict[str, tuple]) -> str:
+    """Say why search/replace fails on a corpus, over all its edits, and what the paper says of it."""
+    n = len(corpus.rows)
+    reasons = Counter(edit.failure for edit in by_format[_BARE])
+    failures = {name: sum(edit.failure is not None for edit in edits) for name, edits in by_format.items()}
+    theirs = ""
+    if paper:
+        theirs = f"; the paper fails on {paper[_BARE][6]} of {paper[_BARE][0]} and calls all of them ambiguous anchors"
+    return (
+        f"{corpus.title}: with the changed lines alone search/replace fails on {failures[_BARE]} of {n} edits, "
+        f"{reasons['empty_anchor']} with an insertion, whose anchor is empty, and {reasons['wrong_text']} in another "
+        f"place than meant{theirs}. With the line above as the anchor of an insertion {failures[_ABOVE]} fail, and "
+        f"with anchors that the writer makes unique {failures[_UNIQUE]}."
+    )
+
+
+def _plot(titles: list[str], bars: dict[str, list[Figure]]) -> Plot:
     series = []
     for name, figures in bars.items():
-        ours = [(at, figure) for at, (_, figure) in enumerate(figures) if figure.ours is not None]
-        points = [(at, figure.ours) for at, figure in ours]
-        series.append(Series(name, points, [figure.interval or (figure.ours, figure.ours) for _, figure in ours]))
-        theirs = [(at, figure.paper) for at, (_, figure) in enumerate(figures) if figure.paper is not None]
+        ours = [(at, figure) for at, figure in enumerate(figures) if figure.ours is not None]
+        band = [figure.interval or (figure.ours, figure.ours) for _, figure in ours]
+        series.append(Series(name, [(at, figure.ours) for at, figure in ours], band))
+        theirs = [(at, figure.paper) for at, figure in enumerate(figures) if figure.paper is not None]
         if theirs:
             series.append(Series(f"{name} (paper)", theirs))
     return Plot(

@@ -9,10 +9,11 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from eval.paper_tables.table import Plot, Table, difference, lines_of
+from eval.paper_tables.table import Plot, Row, Table, difference, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,8 @@ body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: 
   font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
 h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 .5rem; }
-p, ul, dl { margin: .6rem 0; max-width: 48rem; }
+p, ul { max-width: 48rem; }
+p, ul, dl { margin: .6rem 0; }
 ul { padding-left: 1.2rem; }
 a { color: var(--link); }
 code { font: .87em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
@@ -49,34 +51,39 @@ section { margin-top: 2.5rem; padding-top: 1.5rem; border-top: 1px solid var(--l
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .3rem 1rem; }
 dt, .muted, figcaption, .sources { color: var(--muted); }
 dd { margin: 0; }
-dd ul { margin: 0; padding: 0; list-style: none; }
+dd ul { margin: 0; padding: 0; max-width: none; list-style: none; }
 .contents { list-style: none; padding: 0; }
 .contents li { display: flex; flex-wrap: wrap; gap: 0 1rem; justify-content: space-between; padding: .2rem 0;
   border-bottom: 1px solid var(--line); }
-.sources, figcaption, .contents .muted { font-size: .87rem; overflow-wrap: anywhere; }
+.sources, figcaption, .contents .muted { font-size: .87em; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; margin: 1rem 0; border: 1px solid var(--line); border-radius: 6px; width: fit-content;
   max-width: 100%; }
 table { border-collapse: separate; border-spacing: 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .22rem .7rem; text-align: right; vertical-align: top; white-space: nowrap; }
-thead th { background: var(--plate); color: var(--muted); font-weight: 600; vertical-align: bottom; }
+th, td { padding: .22rem .55rem; text-align: right; vertical-align: top; white-space: nowrap; }
+thead th { background: var(--plate); color: var(--muted); font-weight: 600; vertical-align: bottom;
+  white-space: normal; }
 tbody th { font-weight: 600; }
-.text { text-align: left; white-space: normal; min-width: 6rem; max-width: 20rem; }
+.text { text-align: left; }
+.long { white-space: normal; min-width: 12rem; max-width: 20rem; }
 .which { text-align: left; color: var(--muted); }
-tbody th, thead .text { min-width: 0; }
-tr > .text:first-child { position: sticky; left: 0; z-index: 1; max-width: min(16rem, 38vw);
-  border-right: 1px solid var(--line); overflow-wrap: break-word; }
+tbody tr:not(:last-child) { height: 1px; } /* a tall label makes room below its lines, not between them */
+tr > .text:first-child { position: sticky; left: 0; z-index: 1; border-right: 1px solid var(--line); }
 tbody .text:first-child { background: var(--page); }
+@media (max-width: 40rem) { dl { display: block; } dd { margin-bottom: .5rem; }
+  tr > .text:first-child { white-space: normal; min-width: 0; max-width: 38vw;
+  overflow-wrap: break-word; } }
 tbody > tr:first-child > * { border-top: 1px solid var(--line); }
 .compared .ours td:not(.which) { font-weight: 650; }
 td .muted { font-weight: 400; }
-.difference td { font-size: .82rem; color: var(--differs); }
+.difference td { font-size: .92em; color: var(--differs); }
 .difference td.same, .difference td.which { color: var(--muted); }
-figure { margin: 1.5rem 0; max-width: 36rem; }
-figure > div > svg { display: block; width: 100%; height: auto; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(28rem, 100%), 1fr)); gap: 1.5rem 2rem; }
+figure { margin: 0; }
+figure > svg { display: block; width: 100%; stroke-linejoin: round; }
 figure svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif !important; }
 figcaption strong { color: var(--ink); }
 .legend { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .1rem 1.2rem;
-  font-size: .87rem; }
+  font-size: .87em; }
 .swatch { width: 1.7rem; height: .7rem; margin-right: .4rem; }
 @media print {
   :root { color-scheme: light; --page: #fff; --ink: #000; --muted: #444; --line: #bbb; --plate: #f0f0f0;
@@ -84,8 +91,10 @@ figcaption strong { color: var(--ink); }
   body { max-width: none; padding: 0; font-size: 10pt; }
   table { font-size: 7.5pt; }
   th, td { padding: .1rem .3rem; white-space: normal; }
+  .long { min-width: 0; }
   .wide { overflow: visible; border: 0; }
   tr > .text:first-child { position: static; }
+  .plots { grid-template-columns: 1fr 1fr; }
   figure, tbody, h2 { break-inside: avoid; }
   h2 { break-after: avoid; }
 }
@@ -99,7 +108,8 @@ def html(tables: list[Table], record: dict[str, Any], notes: list[str]) -> str:
     no date: equal input gives equal bytes.
     """
     contents = "".join(
-        f'<li><a href="#{_anchor(table)}">{escape(table.heading)}</a><span class="muted">{_agreement(table)}</span></li>\n'
+        f'<li><a href="#{_anchor(table)}">{escape(table.heading)}</a> <span class="muted">{_agreement(table)}</span>'
+        "</li>\n"
         for table in tables
     )
     sections = "".join(_section(table, record["command"]) for table in tables)
@@ -132,7 +142,7 @@ def _header(record: dict[str, Any], notes: list[str]) -> str:
     found = record["environment"]
     versions = {"Python": found["python"], **found["versions"], "revision": found["revision"]}
     environment = [f"{name} {version}" for name, version in versions.items() if version]
-    environment += [str(found["device"]), f"{found['threads']} CPU threads"]
+    environment += [str(found["device"]), f"CPU threads: {found['threads']}"]
     corpora = [
         f"{escape(name)}: n={corpus['n']}, fingerprint <code>{escape(corpus['fingerprint'])}</code>"
         for name, corpus in record["corpora"].items()
@@ -156,54 +166,58 @@ def _section(table: Table, command: str) -> str:
         _table(table),
         _list(map(_prose, table.findings)) if table.findings else "",
         f'<p class="sources">Rests on: {escape(sources)}.</p>',
-        *_plots(table, sources, command),
+        _plots(table, sources, command) if table.plots else "",
         "</section>\n",
     ]
     return "\n".join(part for part in parts if part)
 
 
 def _table(table: Table) -> str:
-    header, lines = lines_of(table)
-    width = len(table.labels)
-    compared = len(header) > width + len(table.columns)
-    kinds = ["text"] * width + ["which"] * compared + ["text" if c.kind == "text" else "" for c in table.columns]
+    header, _ = lines_of(table)
+    compared = len(header) > len(table.labels) + len(table.columns)
+    kinds = ["text" if column.kind == "text" else "" for column in table.columns]
+    of_columns = ["text"] * len(table.labels) + ["which"] * compared + kinds
     head = "".join(
-        f'<th scope="col"{_class(kind)}>{escape(name)}</th>' for name, kind in zip(header, kinds, strict=True)
+        f'<th scope="col"{_class(kind)}>{escape(name)}</th>' for name, kind in zip(header, of_columns, strict=True)
     )
     bodies = []
-    for row, group in zip(table.rows, _groups(lines, width, compared), strict=True):
-        labels = "".join(
-            f'<th scope="rowgroup" class="text" rowspan="{len(group)}">{escape(label)}</th>' for label in row.labels
+    for row in table.rows:
+        lines = _lines(table, row)
+        start = "".join(
+            f'<th scope="rowgroup"{_class(_text(label))} rowspan="{len(lines)}">{escape(label)}</th>'
+            for label in row.labels
         )
         body = ""
-        for which, line in group:
-            cells = "".join(_cell(cell, kind, which) for cell, kind in zip(line[width:], kinds[width:], strict=True))
-            body += f'<tr class="{which}">{labels}{cells}</tr>\n'
-            labels = ""
+        for whose, cells in lines:
+            start += f'<td class="which">{whose}</td>' if compared else ""
+            shown = "".join(_cell(cell, kind) for cell, kind in zip(cells, kinds, strict=True))
+            body += f'<tr class="{whose}">{start}{shown}</tr>\n'
+            start = ""
         bodies.append(f"<tbody>\n{body}</tbody>\n")
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(table.heading)}">\n'
-        f"<table{_class('compared' if compared else '')}>\n<thead><tr>{head}</tr></thead>\n{''.join(bodies)}</table>\n</div>"
+        f"<table{_class('compared' * compared)}>\n<thead><tr>{head}</tr></thead>\n{''.join(bodies)}</table>\n</div>"
     )
 
 
-def _groups(lines: list[list[str]], width: int, compared: bool) -> list[list[tuple[str, list[str]]]]:
-    """The lines of each row with what they are: ours, the paper's, the difference."""
-    groups: list[list[tuple[str, list[str]]]] = []
-    for line in lines:
-        which = line[width] if compared else "ours"
-        if which == "ours":
-            groups.append([])
-        groups[-1].append((which, line))
-    return groups
+def _lines(table: Table, row: Row) -> list[tuple[str, list[str]]]:
+    """The lines of one row: whose they are (ours, the paper's, the difference) and the cells of the columns."""
+    _, lines = lines_of(replace(table, rows=[row]))
+    first = len(table.labels)
+    compared = len(lines[0]) > first + len(table.columns)
+    return [(line[first], line[first + 1 :]) if compared else ("ours", line[first:]) for line in lines]
 
 
-def _cell(cell: str, kind: str, which: str) -> str:
-    if which == "difference" and cell == "=":
+def _cell(cell: str, kind: str) -> str:
+    if cell == "=":
         return '<td class="same">=</td>'
     value, bracket, interval = cell.partition(" [")
     shown = escape(value) + (f' <span class="muted">[{escape(interval)}</span>' if bracket else "")
-    return f"<td{_class(kind)}>{shown}</td>"
+    return f"<td{_class(kind and _text(cell))}>{shown}</td>"
+
+
+def _text(cell: str) -> str:
+    return "text long" if len(cell) > 24 else "text"
 
 
 def _agreement(table: Table) -> str:
@@ -230,42 +244,43 @@ def _prose(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _plots(table: Table, sources: str, command: str) -> list[str]:
-    if not table.plots:
-        return []
+def _plots(table: Table, sources: str, command: str) -> str:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         count = f"{len(table.plots)} plot" + "s" * (len(table.plots) > 1)
-        return [
-            f'<p class="muted">{count} not drawn: this needs matplotlib, '
-            "<code>pip install 'cad-train[report]'</code>; the command then draws.</p>"
-        ]
-    return [
-        f'<figure>\n<div role="img" aria-label="{escape(f"{plot.title}: {plot.y} by {plot.x}")}">'
-        f"{_svg(plot, f'{_anchor(table)}-plot{index}-')}</div>\n{_legend(plot)}"
+        return (
+            f'<p class="muted">{count} not drawn: that needs matplotlib, '
+            "<code>pip install 'cad-train[report]'</code>.</p>"
+        )
+    # A series may have no points, as the paper's on a corpus of one's own.
+    plots = [replace(plot, series=[series for series in plot.series if series.points]) for plot in table.plots]
+    figures = [
+        f"<figure>\n{_svg(plot, f'{_anchor(table)}-plot{index}-')}\n{_legend(plot)}"
         f"<figcaption><strong>{escape(plot.title)}</strong>, {escape(table.heading)}."
         f"{_INTERVALS[plot.kind] if any(series.band for series in plot.series) else ''} "
-        f"Rests on: {escape(sources)}. <code>{escape(command)}</code></figcaption>\n</figure>"
-        for index, plot in enumerate(table.plots)
+        f"Rests on: {escape(sources)}. Command: <code>{escape(command)}</code></figcaption>\n</figure>\n"
+        for index, plot in enumerate(plots)
     ]
+    return f'<div class="plots">\n{"".join(figures)}</div>'
 
 
 def _legend(plot: Plot) -> str:
     """The names of the series, as text of the page: it wraps, and does not shrink with the plot."""
     width = 10 if plot.kind == "groups" else 2
     swatches = [
-        f'<svg class="swatch" viewBox="0 0 24 10" aria-hidden="true"><line x1="0" y1="5" x2="24" y2="5" stroke="{colour}" '
-        f'stroke-width="{width}" stroke-dasharray="{" ".join(map(str, dash)) or "none"}"/></svg>{escape(series.name)}'
+        '<svg class="swatch" viewBox="0 0 24 10" aria-hidden="true"><path d="M0 5h24" '
+        f'stroke="{colour}" stroke-width="{width}" stroke-dasharray="{" ".join(map(str, dash)) or "none"}"/></svg>'
+        + escape(series.name)
         for series, (colour, dash) in zip(plot.series, _looks(plot), strict=True)
     ]
     return _list(swatches).replace(_INK, "currentColor").replace("<ul>", '<ul class="legend">') + "\n"
 
 
 def _looks(plot: Plot) -> list[tuple[str, tuple[float, ...]]]:
-    """The colour and the dashes of each series."""
-    dashes = ((),) if plot.kind == "groups" else _DASHES
-    return [(_COLOURS[i % len(_COLOURS)], dashes[i % len(dashes)]) for i in range(len(plot.series))]
+    """The colour and the dashes of each series; bars are dashed, that is hatched, where the colours come again."""
+    step = len(_COLOURS) if plot.kind == "groups" else 1
+    return [(_COLOURS[i % len(_COLOURS)], _DASHES[i // step % len(_DASHES)]) for i in range(len(plot.series))]
 
 
 def _svg(plot: Plot, prefix: str) -> str:
@@ -286,17 +301,18 @@ def _svg(plot: Plot, prefix: str) -> str:
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), _INK
     )
     with matplotlib.rc_context(settings):
-        height = 0.8 + 0.2 * sum(len(series.points) for series in plot.series) if plot.kind == "groups" else 3
-        figure = Figure(figsize=(5, height), layout="constrained")
+        figure = Figure(figsize=(5, 3), layout="constrained")
         _DRAW[plot.kind](figure.add_subplot(), plot)
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    # Matplotlib's style for all elements would hold for the whole page.
+    _, _, drawn = file.getvalue().replace(_INK, "currentColor").partition("</defs>")
     # Within tags only: a label may hold anything.
     named = re.compile(r'(?<=\sid=")|(?<=url\(#)|(?<=href="#)')
-    return re.sub("<[^>]*>", lambda tag: named.sub(prefix, tag[0]), svg)
+    drawn = re.sub("<[^>]*>", lambda tag: named.sub(prefix, tag[0]), drawn)
+    what = escape(f"{plot.title}: {plot.y} by {plot.x}")
+    return f'<svg viewBox="0 0 360 {72 * figure.get_figheight():.0f}" role="img" aria-label="{what}">{drawn}'
 
 
 def _draw_line(axes: Axes, plot: Plot) -> None:
@@ -306,8 +322,7 @@ def _draw_line(axes: Axes, plot: Plot) -> None:
         axes.plot(x, y, color=colour, linestyle=(0, dash), marker=marker, markersize=3.5)
         if series.band:
             axes.fill_between(x, *_split(series.band), color=colour, alpha=0.18, linewidth=0)
-    _scale(axes.xaxis, plot.x, plot.log_x)
-    _scale(axes.yaxis, plot.y, plot.log_y)
+    _label(axes, plot)
 
 
 def _draw_bars(axes: Axes, plot: Plot) -> None:
@@ -315,14 +330,13 @@ def _draw_bars(axes: Axes, plot: Plot) -> None:
         edges, heights = _split(series.points)
         axes.stairs(heights[:-1], edges, fill=True, color=colour, alpha=0.18)
         axes.stairs(heights[:-1], edges, color=colour, linestyle=(0, dash))
-    _scale(axes.xaxis, plot.x, plot.log_x)
-    _scale(axes.yaxis, plot.y, plot.log_y)
+    _label(axes, plot)
 
 
 def _draw_groups(axes: Axes, plot: Plot) -> None:
     """Draw the bars lying: labels may be long, and stay readable on a narrow page."""
-    thickness = 0.8 / len(plot.series)
-    for index, (series, (colour, _)) in enumerate(zip(plot.series, _looks(plot), strict=True)):
+    thickness = 0.8 / max(len(plot.series), 1)
+    for index, (series, (colour, dash)) in enumerate(zip(plot.series, _looks(plot), strict=True)):
         places, values = _split(series.points)
         places = [place + thickness * (index - (len(plot.series) - 1) / 2) for place in places]
         whiskers = None
@@ -332,36 +346,46 @@ def _draw_groups(axes: Axes, plot: Plot) -> None:
                 [max(value - low, 0.0) for value, low in zip(values, lows, strict=True)],
                 [max(high - value, 0.0) for value, high in zip(values, highs, strict=True)],
             )
-        bars = axes.barh(places, values, thickness, color=colour, xerr=whiskers, ecolor=_INK, capsize=2)
+        look = {"edgecolor": colour, "fill": False, "hatch": "//////"} if dash else {"color": colour}
+        bars = axes.barh(places, values, thickness, **look, xerr=whiskers, ecolor=_INK, capsize=2)
         axes.bar_label(bars, fmt=lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}", padding=3)
     axes.margins(x=0.15)  # room for the figures at the bars' ends
-    _scale(axes.xaxis, plot.y, plot.log_y)
-    axes.set_ylabel(plot.x)
-    axes.set_yticks(range(len(plot.labels)), [textwrap.fill(label, 24) for label in plot.labels])
+    axes.set(xlabel=plot.y, ylabel=plot.x, xscale=_scale(plot.log_y))
+    _tick(axes.xaxis)
+    labels = [textwrap.fill(label, 24) for label in plot.labels]
+    axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
+    room = max([0.2 * len(plot.series) + 0.05, *(0.15 * (label.count("\n") + 1) for label in labels)])
+    axes.get_figure().set_figheight(0.8 + room * len(labels))
 
 
-def _scale(axis: Axis, label: str, log: bool) -> None:
-    """Name an axis and set its scale, with plain numbers at its ticks."""
+def _label(axes: Axes, plot: Plot) -> None:
+    axes.set(xlabel=plot.x, ylabel=plot.y, xscale=_scale(plot.log_x), yscale=_scale(plot.log_y))
+    _tick(axes.xaxis)
+    _tick(axes.yaxis)
+
+
+def _scale(log: bool) -> str:
+    return "log" if log else "linear"
+
+
+def _tick(axis: Axis) -> None:
+    """Mark an axis with plain numbers."""
     from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter, StrMethodFormatter
 
-    axis.set_label_text(label)
-    if log:
-        axis._set_axes_scale("log")
+    if axis.get_scale() == "log":
         low, high = axis.get_view_interval()
-        # Powers of ten alone would leave an axis of one or two decades almost without ticks.
-        axis.set_major_locator(
-            LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)) if high / low > 10 else AutoLocator()
-        )
+        # Powers of ten alone would leave an axis of one or two decades almost without marks.
+        powers = LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,))
+        axis.set_major_locator(powers if high > 10 * low else AutoLocator())
         axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axis.grid(True)
 
 
 def _split(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    first, second = zip(*points, strict=True)
-    return list(first), list(second)
+    return [first for first, _ in points], [second for _, second in points]
 
 
 _DRAW = {"line": _draw_line, "bars": _draw_bars, "groups": _draw_groups}
