@@ -16,7 +16,7 @@ Block = tuple[int, int, int]  # (start in a, start in b, size): a[i : i + size] 
 # Up to so many pairs of equal items for each item, visiting them all is faster than the automaton.
 _PAIRS_PER_ITEM = 16
 # How many lines may be looked up before it is given up to prove that a common prefix or suffix is a block.
-_LOOKUPS = 12
+_LOOKUPS = 64
 
 
 def build_oracle(before: str, after: str) -> Program:
@@ -76,8 +76,8 @@ def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block
     within ranges have ever smaller blocks, all of them apart in ``a``: no more than sqrt(2 len(a)) of different sizes
     fit. The ranges of one depth do not overlap and each is searched in linear time, which makes O(n sqrt(n)).
     """
-    blocks, rest = _certain_ends(a, b)
-    ranges = [rest]
+    blocks: list[Block] = []
+    ranges = [(0, len(a), 0, len(b))]
     while ranges:
         alo, ahi, blo, bhi = ranges.pop()
         if alo == ahi or blo == bhi:
@@ -103,66 +103,6 @@ def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block
     return joined
 
 
-# A common prefix and suffix
-
-
-def _certain_ends(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[Block], tuple[int, int, int, int]]:
-    """Return the common prefix and suffix as blocks where they surely are difflib's, and the range between them.
-
-    Neither is always a block: of ``ab`` and ``acab`` difflib keeps the last ``ab``. The longer one is its first block if
-    no run anywhere else is as long; the prefix wins ties, for it is the earliest. Then the other one is looked at in
-    what is left.
-    """
-    alo, ahi, blo, bhi = 0, len(a), 0, len(b)
-    prefix = next(compress(count(), map(ne, a, b)), min(ahi, bhi))
-    if prefix == ahi == bhi:
-        return [(0, 0, prefix)] if prefix else [], (ahi, ahi, bhi, bhi)
-    suffix = next(compress(count(), map(ne, reversed(a), reversed(b))), min(ahi, bhi))
-    blocks = []
-    while True:
-        shorter = min(ahi - alo, bhi - blo)  # the suffix must not reach into a prefix taken before, nor the prefix
-        prefix, suffix = min(prefix, shorter), min(suffix, shorter)
-        size = max(prefix, suffix)
-        # A prefix that is all of one side cannot be beaten.
-        if not size or (prefix < shorter and not _only_long_runs(a, b, alo, ahi, prefix, suffix)):
-            return blocks, (alo, ahi, blo, bhi)
-        if prefix == size:
-            blocks.append((alo, blo, size))
-            alo, blo, prefix = alo + size, blo + size, 0
-        else:
-            ahi, bhi, suffix = ahi - size, bhi - size, 0
-            blocks.append((ahi, bhi, size))
-
-
-def _only_long_runs(
-    a: Sequence[Hashable], b: Sequence[Hashable], alo: int, ahi: int, prefix: int, suffix: int
-) -> bool:
-    """Return whether each common run as long as the longer of ``prefix`` and ``suffix`` surely is a part of one of them.
-
-    An anchor is an item of ``a[alo:ahi]`` that is not in ``b``, or an item of the prefix or suffix that is in ``b`` once.
-    A run through the first kind there is none; one through the second pairs it with its only like, as the prefix or
-    suffix does, and so is a part of it, since neither can be made longer. If every window of that length has an anchor,
-    every run of that length goes through one. False where ``_LOOKUPS`` items did not show it.
-    """
-    size = max(prefix, suffix)
-    if (ahi - alo) // size > _LOOKUPS:
-        return False
-    lookups = 0
-    last = alo - 1  # the last anchor, or the place before the range
-    while last + size < ahi:
-        for at in range(last + size, last, -1):
-            if lookups == _LOOKUPS:
-                return False
-            lookups += 1
-            times = b.count(a[at])
-            if times == 0 or (times == 1 and (at < alo + prefix or at >= ahi - suffix)):
-                last = at
-                break
-        else:
-            return False
-    return True
-
-
 # The longest blocks of a range
 
 
@@ -172,6 +112,8 @@ def _longest_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]
     Its first block is the earliest of the longest runs. Left of it there is none of that size, for it would start
     earlier in ``a``; so the next is the earliest right of it, and so on. Between them all runs are shorter.
     """
+    if (blocks := _by_anchors(a, b)) is not None:
+        return blocks
     where: dict[Hashable, list[int]] = {}
     for j, item in enumerate(b):
         if item in where:
@@ -200,6 +142,50 @@ def _longest_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]
         if i >= at_a and j >= at_b:
             blocks.append((i - longest, j - longest, longest))
             at_a, at_b = i + longest, j + longest
+    return blocks
+
+
+def _by_anchors(a, b):
+    n, m = len(a), len(b)
+    lookups = _LOOKUPS
+    guess = n // 3 or 1
+    while True:
+        window = guess
+        best = stop = 0
+        last = -1
+        runs = []
+        while last + window < n:
+            for at in range(last + window, last, -1):
+                if not lookups:
+                    return None
+                lookups -= 1
+                times = b.count(a[at])
+                if times < 2:
+                    break
+            else:
+                return None
+            last = at
+            if times and at >= stop:
+                j = b.index(a[at])
+                back = next(compress(count(), map(ne, a[at::-1], b[j::-1])), min(at, j) + 1)
+                ahead = next(compress(count(), map(ne, a[at:], b[j:])), min(n - at, m - j))
+                size = back + ahead - 1
+                stop = at + ahead
+                if size > best:
+                    best = size
+                    window = max(window, size)
+                runs.append((stop - size, j + ahead - size, size))
+        if best >= guess:
+            break
+        if guess == 1:
+            return []
+        guess = best or (guess + 3) // 4
+    blocks = []
+    at_a = at_b = 0
+    for i, j, size in runs:
+        if size == best and i >= at_a and j >= at_b:
+            blocks.append((i, j, size))
+            at_a, at_b = i + size, j + size
     return blocks
 
 

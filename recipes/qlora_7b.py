@@ -27,8 +27,9 @@ class Config(TrainConfig):
 def main(config: Config) -> None:
     """Train one selector."""
     from cad_train.sft import train_selector  # torch, trl and bitsandbytes load only now, so that --help is instant
+    from eval.while_training import HeldOutMatch
 
-    train_selector(config, "qlora_7b")
+    train_selector(config, "qlora_7b", callbacks=[HeldOutMatch(config)])
 
 
 if __name__ == "__main__":

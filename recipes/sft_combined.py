@@ -36,8 +36,9 @@ class Config(TrainConfig):
 def main(config: Config) -> None:
     """Train one selector."""
     from cad_train.sft import train_selector  # torch and trl load only now, so that --help is instant
+    from eval.while_training import HeldOutMatch
 
-    train_selector(config, "sft_combined")
+    train_selector(config, "sft_combined", callbacks=[HeldOutMatch(config)])
 
 
 if __name__ == "__main__":

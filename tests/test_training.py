@@ -12,7 +12,7 @@ import torch
 from small_models import encoder_of, save_model, tiny_model
 
 from cad_train.batches import Collator
-from cad_train.config import TrainConfig
+from cad_train.config import EvaluationConfig, TrainConfig
 from cad_train.examples import UNSUPERVISED, check_refused, encode_row, encode_rows, show_example
 from cad_train.loss import IGNORED
 from cad_train.sft import train_selector
@@ -25,6 +25,7 @@ from decoding.encoder import REGIONS
 from decoding.fsm import ProgramFSM
 from decoding.grammar import render
 from decoding.loading import COMPLETED, newest_checkpoint
+from eval.while_training import HeldOutMatch
 
 
 def oracle_row(before: str, after: str, name: str = "row") -> OracleRow:
@@ -234,3 +235,43 @@ def test_a_launcher_that_contradicts_the_precision_is_refused(monkeypatch):
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         TrainConfig(**bad)
+
+
+# Evaluating while training
+
+
+def evaluated(config: TrainConfig, **settings) -> TrainConfig:
+    evaluation = EvaluationConfig(**{"every": 2, "cases": 2, "max_tokens": 12} | settings)
+    return replace(config, evaluation=evaluation, data=replace(config.data, heldout=0.2))
+
+
+def test_held_out_edits_are_decoded_and_change_nothing_of_the_training(config, tmp_path):
+    plain = train_selector(config, "sft_combined")
+    with_it = evaluated(replace(config, out=str(tmp_path / "evaluated")))
+    run = train_selector(with_it, "sft_combined", [HeldOutMatch(with_it)])
+    losses = [row["loss"] for row in metrics_of(plain) if "loss" in row]
+    assert [row["loss"] for row in metrics_of(run) if "loss" in row] == losses
+    rows = [row for row in metrics_of(run) if "eval_exact_match" in row]
+    assert [row["step"] for row in rows] == [0, 2, 4]
+    assert all(row["eval_cases"] == 2 and 0 <= row["eval_end_accuracy"] <= 1 for row in rows)
+
+
+def test_training_stops_when_exact_match_gets_no_better(config):
+    config = evaluated(replace(config, max_steps=40), patience=1)
+    run = train_selector(config, "sft_combined", [HeldOutMatch(config)])
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["steps"] == 4  # the first evaluation counts as the best so far, the next is no better
+    assert (run / "checkpoint-2").exists()
+
+
+def test_adapters_are_evaluated_with_the_base_they_sit_in(config):
+    config = evaluated(replace(config, adapter="lora", max_steps=2))
+    run = train_selector(config, "sft_combined", [HeldOutMatch(config)])
+    assert [row["step"] for row in metrics_of(run) if "eval_exact_match" in row] == [0, 2]
+
+
+def test_the_best_checkpoint_needs_checkpoints_where_it_is_evaluated(config):
+    with pytest.raises(ValueError, match="save=steps save_steps=N"):
+        replace(config, evaluation=EvaluationConfig(every=3))
+    with pytest.raises(ValueError, match=r"patience=2 counts evaluations"):
+        EvaluationConfig(patience=2)

@@ -238,7 +238,7 @@ def table_14(inputs: Inputs) -> Table:
         columns=_columns(),
         rows=rows,
         method="As Table 8, where a range that runs backwards emits nothing. Seeds draw other noise for the same "
-        "cases; their spread is of the noise alone, and the intervals over cases also hold what other edits would give.",
+        "cases: their spread is of the noise alone, the intervals over cases also of the choice of edits.",
         sources=inputs.sources | {"seeds": f"{seeds[0]}-{seeds[-1]}"},
         findings=_seed_findings(sweep, inputs),
     )

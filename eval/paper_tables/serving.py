@@ -121,10 +121,10 @@ def table_5(inputs: Inputs) -> Table:
         f"most {LIMITS['full']} tokens of a document and {LIMITS['program']} of a program, context {CONTEXT}. Full is "
         "the whole document, program the few-shot prompt without a grammar (free run, as the paper's), and program, "
         "FSM our decoder with grammar, drafts and splice (splice=none). ms a request: wall clock of all requests over "
-        "their number, prompts included, which is the paper's L_mean; waits: mean time from taking a request up to its end. "
-        "Parsed: the answer ended, and could be read; 95 % Wilson intervals. vLLM: bfloat16 or as the model is, prefix "
-        "caching, emptied before each measurement, a generate call a batch. The paper: vLLM 0.19, RTX 3090, "
-        "Qwen2.5-Coder-1.5B-Instruct.",
+        "their number, prompts included, which is the paper's L_mean; waits: mean time from taking a request up to its "
+        "end. Parsed: the answer ended, and could be read; 95 % Wilson intervals. vLLM: the same "
+        "type of weights and the same prompts as ids, prefix caching, emptied before each measurement, a generate call a "
+        "batch. The paper: vLLM 0.19, RTX 3090, Qwen2.5-Coder-1.5B-Instruct.",
         sources=inputs.sources | inputs.model_source,
         findings=findings + ([absent] if absent else []),
         plots=_plots(rows),
@@ -297,8 +297,8 @@ def _findings() -> list[str]:
     return [
         "The paper says 32 cases a corpus. Greedy answers to the same 32 do not depend on the batch, yet its Full "
         "writes 81, 345.5 and 625.4 tokens on ProbeEdit at batches of 1, 4 and 16. All its six means at batch 1 are "
-        "whole numbers and all at batch 4 are whole quarters: each row is one generate call of that many requests, one case "
-        "at batch 1.",
+        "whole numbers and all at batch 4 are whole quarters: each row is one generate call of that many requests, "
+        "one case at batch 1.",
         "L_mean times thr is the mean output in every one of its 18 cells, so L_mean is a call's time over its "
         "requests, the inverse of throughput; a request waits for the whole call. Both are columns here.",
         "Its caption has the throughput ratio as Full/CaD; the figures are CaD/Full (161 and 160 give 0.99x).",
