@@ -93,7 +93,7 @@ _AUTOSQUASH = re.compile(r"(?:fixup|squash|amend)! ")
 _JUNK = re.compile(
     r"(?:wip|tmp|temp|todo|test(?:s|ing)?|update[sd]?|fix(?:e[sd])?|change[sd]?|changes? (?:made|files?)|edit(?:s|ed)?|"
     r"minor(?: (?:fix(?:es)?|changes?|updates?|edits?))?|misc|stuff|typos?|save|commit|checkpoint|snapshot|"
-    r"(?:initial|first) commit|work in progress|no message|more|oops|asdf|\W*)\W*",
+    r"(?:initial|first) commit|work in progress|no message|more|oops|asdf|)\W*",
     re.IGNORECASE,
 )
 _DEFAULT_MESSAGE = re.compile(r"(?:update|create|rename|delete|add(?:ed)? files? via upload)(?: (\S+))?", re.IGNORECASE)
@@ -274,7 +274,6 @@ def edit_tags(before: str, after: str) -> list[str]:
     """Name what is odd of an edit: edge_newline (only newlines at the ends), whitespace_only (only blanks and ends)."""
     if before.strip("\n") == after.strip("\n"):
         return ["edge_newline"]
-    # Told by length and first difference for most edits, without looking at every word.
     return ["whitespace_only"] if before.split() == after.split() else []
 
 

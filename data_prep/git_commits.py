@@ -6,6 +6,7 @@ pager. Blobs come from ``git cat-file --batch``, so they are the bytes that were
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -82,7 +83,7 @@ class Repository:
             raise UserError(f"repo: there is no folder {path}")
         git_dir = Path(self.text("rev-parse", "--absolute-git-dir"))
         if git_dir.resolve() != self.path and self.text("rev-parse", "--show-prefix"):
-            raise UserError(f"repo: {path} is a folder inside the repository {self.text('rev-parse', '--show-toplevel')}")
+            raise UserError(f"repo: {path} is inside the repository {self.text('rev-parse', '--show-toplevel')}")
         top = self.path.parent if self.path.name == ".git" else self.path
         self.name = top.name.removesuffix(".git") or "repository"
         self.label = self._label()
@@ -140,7 +141,7 @@ class Repository:
             texts = reader.read([line.split()[2].decode() for line in files], 1 << 20)
         if not any(b"linguist-" in (data or b"") for _, data in texts):
             return None
-        return Attributes(self, tip)
+        return Attributes(self, tip, hashlib.sha256(b"\0".join(files)).hexdigest()[:16])
 
     def output(self, *arguments: str) -> bytes:
         """Return what a git command prints.
@@ -163,7 +164,7 @@ class Repository:
         if remotes:
             remote = "origin" if "origin" in remotes else remotes[0]
             url = self._run("config", "--get", f"remote.{remote}.url").stdout.decode("utf-8", "replace").strip()
-        return without_credentials(url) or self.name
+        return without_credentials(url) or shown(os.fsencode(self.name))
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess:
         process = self._start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -210,7 +211,7 @@ class ObjectReader:
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         pipe = subprocess.PIPE
         self._process = repository._start("cat-file", "--batch", stdin=pipe, stdout=pipe, stderr=self._errors)
 
@@ -256,12 +257,13 @@ class ObjectReader:
 class Attributes:
     """What the ``.gitattributes`` of one commit say, by ``git check-attr`` over an index of our own. A context manager.
 
-    ``read-tree`` writes only that index, and works where there is no work tree.
+    ``read-tree`` writes only that index, and works where there is no work tree. ``digest`` is of the files.
     """
 
     NAMES = ("linguist-generated", "linguist-vendored")
 
-    def __init__(self, repository: Repository, tip: str) -> None:
+    def __init__(self, repository: Repository, tip: str, digest: str) -> None:
+        self.digest = digest
         self._folder = tempfile.TemporaryDirectory()
         index, pipe, null = Path(self._folder.name) / "index", subprocess.PIPE, subprocess.DEVNULL
         repository._start("read-tree", tip, index=index, stdin=null, stderr=null).wait()

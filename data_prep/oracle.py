@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import Match
 from itertools import compress, count
@@ -11,12 +11,12 @@ from operator import ne
 
 from decoding.grammar import Copy, Gen, Op, Program, split_lines
 
-Block = tuple[int, int, int]  # (start in a, start in b, size): a[i : i + size] == b[j : j + size]
+Block = tuple[int, int, int]  # (start in a, start in b, size): a[i : i + size] equals b[j : j + size]
 
-# Up to so many pairs of equal items for each item, visiting them all is faster than the automaton.
+# How many items are looked up in search of anchors before it is given up, and up to how many pairs of equal items for
+# each item visiting them all is faster than the automaton. They decide how fast a range is searched, not what is found.
+_LOOKUPS = 32
 _PAIRS_PER_ITEM = 16
-# How many lines may be looked up before it is given up to prove that a common prefix or suffix is a block.
-_LOOKUPS = 64
 
 
 def build_oracle(before: str, after: str) -> Program:
@@ -39,11 +39,11 @@ def build_oracle(before: str, after: str) -> Program:
 
 
 class LineMatcher:
-    """The blocks of ``difflib.SequenceMatcher(None, a, b, autojunk=False)``, over lines or ids, without its cubic cases.
+    """The blocks of ``difflib.SequenceMatcher(None, a, b, autojunk=False)``, over lines or ids, at any size.
 
-    difflib takes the longest common run, of several the earliest in ``a`` and then in ``b``, and goes on with what is
-    left of it and what is right of it. For every block it visits all pairs of equal items anew. Here n items cost at
-    most O(n sqrt(n)) steps however often they repeat, and O(n) where one edit leaves unique lines on both sides.
+    difflib takes the longest common run, of several the earliest in ``a`` and then in ``b``, and goes on left and right
+    of it. For every block it visits all pairs of equal items anew, which is cubic where items repeat. Here n items take
+    at most O(n sqrt(n)) steps, and O(n) where there are few blocks or few sizes of blocks.
     """
 
     def __init__(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> None:
@@ -51,7 +51,7 @@ class LineMatcher:
         self.b = b
 
     def get_matching_blocks(self) -> list[Match]:
-        """Return the blocks in order, then ``Match(len(a), len(b), 0)``, as difflib does."""
+        """Return the blocks in order and then ``Match(len(a), len(b), 0)``, as difflib does."""
         blocks = [Match(*block) for block in _matching_blocks(self.a, self.b)]
         return [*blocks, Match(len(self.a), len(self.b), 0)]
 
@@ -70,27 +70,25 @@ class LineMatcher:
 
 
 def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Return difflib's blocks in order, those that touch joined.
+    """Return difflib's blocks in order, with blocks that touch joined.
 
-    A range of the search gives its longest blocks, all at once; between them only shorter ones are left. So ranges
-    within ranges have ever smaller blocks, all of them apart in ``a``: no more than sqrt(2 len(a)) of different sizes
-    fit. The ranges of one depth do not overlap and each is searched in linear time, which makes O(n sqrt(n)).
+    Each range that is left gives all blocks of its longest size at once, and what is between them has only shorter
+    runs. So in ranges within ranges the sizes fall, and as the blocks do not overlap, not more than sqrt(2 len(a))
+    sizes fit into ``a``. The ranges of one depth do not overlap either, and each is searched in linear time.
     """
     blocks: list[Block] = []
     ranges = [(0, len(a), 0, len(b))]
     while ranges:
         alo, ahi, blo, bhi = ranges.pop()
-        if alo == ahi or blo == bhi:
-            continue
-        longest = _longest_blocks(a[alo:ahi], b[blo:bhi])
-        if not longest:
-            continue
-        left_a, left_b = alo, blo
-        for i, j, size in longest:
-            ranges.append((left_a, alo + i, left_b, blo + j))
-            blocks.append((alo + i, blo + j, size))
-            left_a, left_b = alo + i + size, blo + j + size
-        ranges.append((left_a, ahi, left_b, bhi))
+        at_a, at_b = alo, blo
+        for i, j, size in _longest_blocks(a[alo:ahi], b[blo:bhi]):
+            i, j = alo + i, blo + j
+            blocks.append((i, j, size))
+            if at_a < i and at_b < j:
+                ranges.append((at_a, i, at_b, j))
+            at_a, at_b = i + size, j + size
+        if at_a > alo and at_a < ahi and at_b < bhi:
+            ranges.append((at_a, ahi, at_b, bhi))
     blocks.sort()
     joined: list[Block] = []
     for i, j, size in blocks:
@@ -107,13 +105,76 @@ def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block
 
 
 def _longest_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Return, in order, all blocks of the longest size that difflib takes from two sequences.
+    """Return, in order, all blocks of the longest size that difflib takes from two sequences; none if they share none.
 
-    Its first block is the earliest of the longest runs. Left of it there is none of that size, for it would start
-    earlier in ``a``; so the next is the earliest right of it, and so on. Between them all runs are shorter.
+    Its first block is the earliest of the longest runs. Left of it there is no other of that size, for it would start
+    earlier in ``a``; so the next is the earliest that lies right of it in both, and so on. Between them, and after the
+    last one, all runs are shorter.
     """
-    if (blocks := _by_anchors(a, b)) is not None:
-        return blocks
+    for search in (_by_anchors, _by_pairs):
+        if (blocks := search(a, b)) is not None:
+            return blocks
+    return _by_automaton(a, b)
+
+
+def _from_left(runs: Iterable[Block]) -> list[Block]:
+    """Return the blocks that difflib takes from all runs of the longest size, ordered by start in a, then in b."""
+    blocks = []
+    at_a = at_b = 0
+    for run in runs:
+        i, j, size = run
+        if i >= at_a and j >= at_b:
+            blocks.append(run)
+            at_a, at_b = i + size, j + size
+    return blocks
+
+
+def _by_anchors(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block] | None:
+    """Return the longest blocks by a look at a few items of ``a``, or None where that does not suffice.
+
+    An anchor is an item of ``a`` that ``b`` has once or not at all: only one run can go through it, and that run is
+    found by comparing on both sides. A run of w items goes through an anchor if every window of w items of ``a`` has
+    one. So once anchors no more than w apart show a run of at least w, every run of the longest size is among those
+    that were found. The windows grow with the longest run so far: only a run at least as long matters.
+    """
+    lookups = _LOOKUPS
+    least = len(a) // 3 or 1  # a guess at the longest size
+    while True:
+        runs: list[Block] = []
+        longest = stop = 0  # stop: where the last run found ends in a
+        anchor, window = -1, least
+        while anchor + window < len(a):
+            for at in range(anchor + window, anchor, -1):
+                if not lookups:
+                    return None
+                lookups -= 1
+                if (times := b.count(a[at])) < 2:
+                    break
+            else:
+                return None
+            anchor = at
+            if times and anchor >= stop:  # before it: an anchor of the run that is already found
+                j = b.index(a[anchor])
+                behind = _common_prefix(a[anchor::-1], b[j::-1])
+                ahead = _common_prefix(a[anchor:], b[j:])
+                stop = anchor + ahead
+                size = behind + ahead - 1
+                runs.append((stop - size, j + ahead - size, size))
+                longest = max(longest, size)
+                window = max(window, size)
+        if longest >= least:
+            return _from_left(run for run in runs if run[2] == longest)
+        if least == 1:
+            return []
+        least = longest or (least + 3) // 4
+
+
+def _common_prefix(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    return next(compress(count(), map(ne, a, b)), min(len(a), len(b)))
+
+
+def _by_pairs(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block] | None:
+    """Return the longest blocks by a visit to every pair of equal items, as difflib; None where they are too many."""
     where: dict[Hashable, list[int]] = {}
     for j, item in enumerate(b):
         if item in where:
@@ -122,96 +183,43 @@ def _longest_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]
             where[item] = [j]
     places = [where.get(item, ()) for item in a]
     if sum(map(len, places)) > _PAIRS_PER_ITEM * (len(a) + len(b)):
-        return _longest_blocks_of_many_pairs(a, b)
-
+        return None
     longest = 1
-    runs: list[tuple[int, int]] = []  # where the longest runs end, by their end in a and then in b
-    sizes: dict[int, int] = {}  # of the runs that end at the last item of a, by their end in b
-    for i, ends in enumerate(places):
-        last, sizes = sizes, {}
-        for j in ends:
-            size = sizes[j] = last.get(j - 1, 0) + 1
+    ends: list[tuple[int, int]] = []  # of the longest runs: their last items
+    sizes: dict[int, int] = {}  # of the runs that end with the item of a: by their last item in b
+    for i, found in enumerate(places):
+        before, sizes = sizes, {}
+        for j in found:
+            size = sizes[j] = before.get(j - 1, 0) + 1
             if size >= longest:
                 if size > longest:
                     longest = size
-                    runs.clear()
-                runs.append((i + 1, j + 1))
-    blocks = []
-    at_a = at_b = longest  # where the next block may end at the earliest
-    for i, j in runs:
-        if i >= at_a and j >= at_b:
-            blocks.append((i - longest, j - longest, longest))
-            at_a, at_b = i + longest, j + longest
-    return blocks
+                    ends.clear()
+                ends.append((i, j))
+    return _from_left((i - longest + 1, j - longest + 1, longest) for i, j in ends)
 
 
-def _by_anchors(a, b):
-    n, m = len(a), len(b)
-    lookups = _LOOKUPS
-    guess = n // 3 or 1
-    while True:
-        window = guess
-        best = stop = 0
-        last = -1
-        runs = []
-        while last + window < n:
-            for at in range(last + window, last, -1):
-                if not lookups:
-                    return None
-                lookups -= 1
-                times = b.count(a[at])
-                if times < 2:
-                    break
-            else:
-                return None
-            last = at
-            if times and at >= stop:
-                j = b.index(a[at])
-                back = next(compress(count(), map(ne, a[at::-1], b[j::-1])), min(at, j) + 1)
-                ahead = next(compress(count(), map(ne, a[at:], b[j:])), min(n - at, m - j))
-                size = back + ahead - 1
-                stop = at + ahead
-                if size > best:
-                    best = size
-                    window = max(window, size)
-                runs.append((stop - size, j + ahead - size, size))
-        if best >= guess:
-            break
-        if guess == 1:
-            return []
-        guess = best or (guess + 3) // 4
-    blocks = []
-    at_a = at_b = 0
-    for i, j, size in runs:
-        if size == best and i >= at_a and j >= at_b:
-            blocks.append((i, j, size))
-            at_a, at_b = i + size, j + size
-    return blocks
-
-
-def _longest_blocks_of_many_pairs(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Return what ``_longest_blocks`` does, in time linear in the two, by a suffix automaton of ``b``.
-
-    Two runs of one size are equal just where they lead to the same state.
-    """
+def _by_automaton(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+    """Return the longest blocks in time linear in both: runs of one size are equal just where they share a state."""
     automaton = SuffixAutomaton.of(b)
     in_a = list(automaton.runs(a))
     longest = max(size for size, _ in in_a)
     if not longest:
         return []
-    where: dict[int, list[int]] = {state: [] for size, state in in_a if size == longest}
-    for end, (size, state) in enumerate(automaton.runs(b, longest), start=1):
-        if size == longest and state in where:
-            where[state].append(end)
+    starts: dict[int, list[int]] = {state: [] for size, state in in_a if size == longest}  # in b, by state
+    for stop, (size, state) in enumerate(automaton.runs(b, longest), start=1):
+        if size == longest and state in starts:
+            starts[state].append(stop - longest)
     blocks = []
-    at_a = at_b = longest  # where the next block may end at the earliest
-    for i, (size, state) in enumerate(in_a, start=1):
+    at_a = at_b = 0
+    for stop, (size, state) in enumerate(in_a, start=1):
+        i = stop - longest
         if size == longest and i >= at_a:
-            ends = where[state]
-            first = bisect_left(ends, at_b)
-            if first < len(ends):
-                j = ends[first]
-                blocks.append((i - longest, j - longest, longest))
+            of_state = starts[state]
+            first = bisect_left(of_state, at_b)
+            if first < len(of_state):
+                j = of_state[first]
+                blocks.append((i, j, longest))
                 at_a, at_b = i + longest, j + longest
     return blocks
 

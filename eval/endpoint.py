@@ -76,8 +76,8 @@ class ChatModel:
     Args:
         endpoint: the API's base, e.g. https://api.openai.com/v1.
         model: its name there.
-        timeout_s: for a whole answer.
-        tries: of a request that fails in a way that may pass.
+        timeout_s: for a whole answer; one that takes longer is not tried again.
+        tries: of a request that fails in a way that may pass (HTTP 408, 409, 425, 429, 5xx, no connection).
         backoff_s: before the second try; doubles from try to try. A server's Retry-After takes its place.
 
     Raises:
@@ -166,8 +166,8 @@ class ChatModel:
                 return response.status, response.headers, self._without_key(content.decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            if isinstance(reason, TimeoutError):
-                raise _Transient(NoAnswer("timeout", f"{self.timeout_s:g} s")) from None
+            if isinstance(reason, TimeoutError):  # not tried again: it has cost minutes, and perhaps its tokens
+                raise NoAnswer("timeout", f"{self.timeout_s:g} s") from None
             raise _Transient(NoAnswer("no connection", self._without_key(str(reason)))) from None
 
     def _read(self, text: str, greedy: bool) -> Answer:

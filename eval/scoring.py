@@ -131,7 +131,7 @@ def score_checkpoints(config: ScoreConfig) -> str | None:
     processes.wait()
     if not processes.main:
         return None
-    keys = [(s.strategy, model_identity(s.model), r.id) for s in systems for r in rows]
+    keys = {(s.strategy, model_identity(s.model), r.id): asdict(s) for s in systems for r in rows}
     cases = _collect(out, settings, keys)
     unchanged = [_identity_case(row) for row in rows]
     execution = {}
@@ -270,12 +270,12 @@ def _key(case: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _collect(
-    out: Path, settings: dict[str, Any], order: list[tuple[str, str, str]] | None = None
+    out: Path, settings: dict[str, Any], asked: dict[tuple[str, str, str], dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """Gather the rows that calls with these settings, finished or not, left in ``out``; rewrite them as cases.jsonl.
 
-    Rows of other settings are removed. With ``order``, the keys of the cases in question, these come first and are
-    returned.
+    Rows of other settings are removed. ``asked`` has the keys of the cases in question, with what this call names their
+    systems: these come first, under those names, and are returned.
     """
     out.mkdir(parents=True, exist_ok=True)
     cases, record = out / "cases.jsonl", out / "settings.json"
@@ -285,13 +285,13 @@ def _collect(
         for file in files:
             # A last row that was cut off is dropped, and not followed by another on its line.
             rows |= {_key(row): row for _, row, problem in read_rows_tolerant(file) if not problem}
-    asked = [rows.pop(key) for key in order or () if key in rows]
-    write_rows(cases, [*asked, *rows.values()])
+    named = [rows.pop(key) | system for key, system in (asked or {}).items() if key in rows]
+    write_rows(cases, [*named, *rows.values()])
     write_text(record, json.dumps(settings, indent=2) + "\n")
     for file in files:
         if file != cases:
             file.unlink()
-    return asked
+    return named
 
 
 def _label(checkpoint: Checkpoint, checkpoints: list[Checkpoint]) -> str:

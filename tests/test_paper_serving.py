@@ -74,6 +74,12 @@ def test_edits_that_do_not_fit_the_context_are_left_out_and_counted(config, shor
     assert any("0 edits do not fill a batch of 1, 4, 16" in finding for finding in table.findings)
 
 
+def test_a_backend_of_one_edit_at_a_time_leaves_batches_out(config, short):
+    table = table_5(Inputs(replace(config, backend="eager", cases=4)))
+    assert {row.labels[1] for row in table.rows} == {"1"}
+    assert sum("one edit at a time" in finding for finding in table.findings) == 2
+
+
 def test_the_table_needs_a_model(config):
     with pytest.raises(Missing, match="model="):
         table_5(Inputs(PaperConfig(corpora=config.corpora, jsonl=config.jsonl)))
@@ -178,8 +184,10 @@ def test_the_ratios_of_the_paper_are_what_the_findings_say():
 @pytest.mark.skipif(not os.environ.get("CAD_DATA_DIR"), reason="needs CAD_DATA_DIR with humanevalpack/")
 def test_a_program_of_the_real_corpora_can_be_longer_than_its_document():
     encoder = qwen_encoder()
-    found = {
-        corpus.title: serving._budget(corpus.title, corpus.rows, encoder) for corpus in Inputs(PaperConfig()).corpora
-    }
-    print(found)
-    assert "6,7" in found["HEvalFix-Py"]
+    found = [serving._budget(corpus.title, corpus.rows, encoder) for corpus in Inputs(PaperConfig()).corpora]
+    tokens = "the oracles' programs have {} tokens and their documents {}; in {} edits the program is the longer one."
+    assert found == [
+        "ProbeEdit: " + tokens.format("6,816", "100,774", "0 of 154"),
+        "HEvalFix-Py: " + tokens.format("6,727", "8,872", "69 of 164"),
+        "HEvalFix-JS: " + tokens.format("7,824", "14,876", "40 of 164"),
+    ]

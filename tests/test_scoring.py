@@ -207,3 +207,10 @@ def test_a_model_without_a_run_needs_data(config):
         score_checkpoints(ScoreConfig(ckpt=[config.model]))
     with pytest.raises(ValueError, match="twice"):
         ScoreConfig(ckpt=["a", "a"])
+
+
+def test_rows_of_an_earlier_call_take_the_label_of_this_one(runs, adapter, tmp_path):
+    score(tmp_path, ckpt=[runs[0], adapter])  # two rows, by name
+    summary = score(tmp_path, ckpt=runs)
+    assert [entry["label"] for entry in summary["systems"]] == ["checkpoint, fsm", "identity (document unchanged)"]
+    assert len(summary["systems"][0]["checkpoints"]) == 2

@@ -12,7 +12,7 @@ from data_prep.build import OracleRow
 from decoding.grammar import GrammarError, parse
 from decoding.prompt import render_few_shot_prompt, render_format_prompt
 from decoding.resolver import ResolveError, resolve
-from eval.endpoint import KEY_VARIABLE, Answer, ChatModel, Messages, NoAnswer, ask_all
+from eval.endpoint import KEY_VARIABLE, THINKING_TOKENS, Answer, ChatModel, Messages, NoAnswer, ask_all
 from eval.metrics import exact_match, wilson
 from eval.paper_tables.inputs import Inputs, Missing
 from eval.paper_tables.table import Column, Figure, Plot, Row, Series, Table
@@ -130,7 +130,8 @@ def table_25(inputs: Inputs) -> Table:
         "strictly resolved, and as the whole edited document. Shares are of the answers, with 95 % Wilson intervals. "
         "Output tokens are the API's usage field, thinking included, where it gives one for every answer, else those "
         "of the text under the tokenizer named below; means. Temperature 0; at most twice the document's tokens plus "
-        f"256. Errors: an answer's first, by kind. The key comes from {KEY_VARIABLE} alone.",
+        f"256 ({THINKING_TOKENS:,} more where the limit counts thinking). Errors: an answer's first, by kind. The key "
+        f"comes from {KEY_VARIABLE} alone.",
         sources=inputs.sources | {"endpoint": models[0].endpoint, "tokenizer": config.tokenizer},
         findings=_findings() + notes,
         plots=[_plot(saved)] if saved else [],
@@ -202,7 +203,7 @@ def _findings() -> list[str]:
         f"{most} are {1 - most / PAPER_GOLD:.0%} fewer.",
         f"Its {most} output tokens of GPT-5-mini are {most / PAPER_PROGRAM:.0f} times a ProbeEdit program "
         f"({PAPER_PROGRAM} tokens, its Table 3) and {most / least:.1f} times what DeepSeek writes: an API counts "
-        "thinking as output. Ours has both counts.",
+        "thinking as output, which may be why. Ours has both counts.",
         f"It gives no intervals: at {PAPER_CASES} cases, 50 % is {low:.0%} to {high:.0%}. Its {PAPER_CASES} cases are "
         "of an earlier, unpublished benchmark, so they stand in rows of their own.",
         "Prompt-level programs parse in 98 % to 100 % of the cases here, in 33 of 33 with an untrained 1.5B (Table 6), "
