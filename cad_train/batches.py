@@ -1,13 +1,64 @@
-"""Examples to batches: padded rows, or, without padding, one row in which each example is its own document."""
+"""Examples to batches: their order, and padded rows or, without padding, one row in which each is its own document."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from cad_train.examples import UNSUPERVISED
 from cad_train.loss import IGNORED
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class EpochOrder(torch.utils.data.Sampler[int]):
+    """The order of examples: of seed and epoch alone, so that no process, micro-batch or resume changes it.
+
+    Args:
+        lengths: of every example, in tokens.
+        blanks: how many examples without a supervised token follow them; they come last in every epoch.
+        group: 0 for any order; else so many examples in a row are of similar length.
+        seed: of the order.
+
+    Attributes:
+        epoch: the epoch to iterate over.
+    """
+
+    def __init__(self, lengths: list[int], blanks: int, group: int, seed: int) -> None:
+        self.lengths, self.blanks, self.group, self.seed = lengths, blanks, group, seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths) + self.blanks
+
+    def __iter__(self) -> Iterator[int]:
+        seed = int(np.random.SeedSequence([self.seed, self.epoch]).generate_state(1)[0])
+        random = torch.Generator().manual_seed(seed)
+        if self.group:
+            yield from get_length_grouped_indices(self.lengths, self.group, generator=random)
+        else:
+            yield from torch.randperm(len(self.lengths), generator=random).tolist()
+        yield from range(len(self.lengths), len(self))
+
+
+def with_blanks(dataset: Dataset, multiple: int) -> Dataset:
+    """Fill ``dataset`` up to a ``multiple`` with examples of one token and no loss.
+
+    Processes take equally many batches; the library would show some of them examples of the first batch again.
+    """
+    from datasets import Dataset, concatenate_datasets
+
+    missing = -len(dataset) % multiple
+    if not missing:
+        return dataset
+    blank = {"input_ids": [[0]] * missing, "regions": [[UNSUPERVISED]] * missing}
+    return concatenate_datasets([dataset, Dataset.from_dict(blank, features=dataset.features)])
 
 
 @dataclass(frozen=True)

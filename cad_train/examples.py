@@ -255,15 +255,16 @@ def show_example(encoder: ProgramEncoder, input_ids: list[int], regions: list[in
     return "".join(parts)
 
 
-def _content_key(encoder: ProgramEncoder, rows: list[OracleRow], style: str, splice: str, max_length: int) -> str:
-    """What encoded examples depend on: the tokenizer with its chat template, the rows, the settings."""
+def tokenizer_fingerprint(encoder: ProgramEncoder) -> str:
+    """SHA-256 of what the ids of an example depend on: vocabulary, rules, chat template, end of sequence."""
     tokenizer = encoder.tokenizer
-    facts = [
-        _FORMAT,
-        tokenizer.backend_tokenizer.to_str(),
-        tokenizer.chat_template,
-        tokenizer.eos_token_id,
-        fingerprint(rows),
-        [style, splice, max_length],
-    ]
-    return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:20]
+    return _digest([tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template, tokenizer.eos_token_id])
+
+
+def _content_key(encoder: ProgramEncoder, rows: list[OracleRow], style: str, splice: str, max_length: int) -> str:
+    """What encoded examples depend on: the tokenizer, the rows, the settings."""
+    return _digest([_FORMAT, tokenizer_fingerprint(encoder), fingerprint(rows), style, splice, max_length])[:20]
+
+
+def _digest(facts: list) -> str:
+    return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()

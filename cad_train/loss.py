@@ -16,13 +16,12 @@ def region_losses(
     """Return the weighted sum of cross-entropies and, by region, [sum of losses, right choices, tokens].
 
     Args:
-        logits: ``[..., vocabulary]``; computed on in float32.
-        labels: ``[...]``, the ids to predict there, or -100.
-        regions: ``[...]``, indices of ``REGIONS``, -1 where the label is -100.
+        logits: ``[supervised, vocabulary]``; computed on in float32.
+        labels: ``[supervised]``, the ids to predict there.
+        regions: ``[supervised]``, indices of ``REGIONS``.
         weights: ``[regions]``, what a token of each region counts for.
     """
-    keep = labels != IGNORED
-    logits, labels, regions = logits[keep].float(), labels[keep], regions[keep].long()
+    logits, regions = logits.float(), regions.long()
     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     with torch.no_grad():
         right = (logits.argmax(-1) == labels).to(losses)

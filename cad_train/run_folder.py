@@ -2,8 +2,10 @@
 
 config.yaml   the resolved settings          metrics.jsonl   one line per logged step
 env.json      versions, command, device      checkpoint-N/   with COMPLETED once whole
-data.json     oracles, fingerprint, counts   final/          model and tokenizer
-summary.json  written last
+data.json     oracles, fingerprint, counts   final/          model and tokenizer, whole if it is there
+run.json      what a resume must have equal  summary.json    written last
+
+A process may die between any two writes: what is there is then either whole or not counted.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -19,6 +22,7 @@ from typing import Any
 
 from data_prep.rows import write_text
 from decoding.commandline import UserError, to_yaml
+from decoding.loading import COMPLETED, checkpoint_step, newest_checkpoint
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "deepspeed")
 
@@ -31,8 +35,50 @@ class RunFolder:
 
     @property
     def final(self) -> Path:
-        """Where the trained model goes."""
+        """Where the trained model is, once it is whole."""
         return self.path / "final"
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the trained model is written before ``publish_final``."""
+        return self.path / ".final"
+
+    def publish_final(self) -> None:
+        """Put the model of ``unfinished`` in place of whatever is in ``final``, on the main process."""
+        if self.main_process:
+            shutil.rmtree(self.final, ignore_errors=True)
+            self.unfinished.rename(self.final)
+
+    def mark_checkpoint(self, step: int) -> None:
+        """Call the checkpoint of ``step`` whole, on the main process, after every process has written its part."""
+        if self.main_process:
+            (self.path / f"checkpoint-{step}" / COMPLETED).touch()
+
+    def keep_checkpoints(self, count: int, best: str | None) -> None:
+        """Remove all but the ``count`` newest checkpoints and the ``best``, on the main process."""
+        spared = {Path(best).name} if best else set()
+        for path in sorted(self.path.glob("checkpoint-*"), key=checkpoint_step)[:-count]:
+            if path.name not in spared:
+                self._remove_checkpoint(path)
+
+    def open_checkpoint(self, resume: bool) -> Path | None:
+        """Return the checkpoint to go on from: the newest whole one, or None to start anew.
+
+        Removes what no run goes on from, on the main process: half-written checkpoints, or without ``resume`` all.
+        """
+        newest = newest_checkpoint(self.path) if resume else None
+        for path in self.path.glob("checkpoint-*"):
+            whole = (path / COMPLETED).exists()
+            if newest is None or not whole:
+                if self.main_process:
+                    print(f"removing {path}: " + ("resume=none" if whole else "half-written"), flush=True)
+                self._remove_checkpoint(path)
+        return newest
+
+    def _remove_checkpoint(self, path: Path) -> None:
+        if self.main_process:
+            (path / COMPLETED).unlink(missing_ok=True)  # first: a half-removed checkpoint is no more whole
+            shutil.rmtree(path)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write ``name`` atomically, on the main process."""
@@ -50,12 +96,13 @@ class RunFolder:
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
-    def truncate_metrics(self, step: int) -> None:
-        """Drop metrics after ``step``: a resumed run writes them again."""
+    def truncate_metrics(self, step: int | None) -> None:
+        """Drop metrics after ``step``, or with None all: a resumed run writes them again."""
         path = self.path / "metrics.jsonl"
         if self.main_process and path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] <= step]
-            write_text(path, "".join(line + "\n" for line in kept))
+            whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line[-1] == "\n"]
+            kept = [line for line in whole if step is not None and json.loads(line)["step"] <= step]
+            write_text(path, "".join(kept))
 
 
 def differing(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -64,27 +111,30 @@ def differing(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, 
     return [(key, a.get(key), b.get(key)) for key in sorted(a | b) if a.get(key) != b.get(key)]
 
 
-def open_run(config, data: dict[str, Any], main_process: bool, not_resumed: tuple[str, ...]) -> RunFolder:
+def open_run(
+    config, data: dict[str, Any], launch: dict[str, Any], main_process: bool, not_resumed: tuple[str, ...]
+) -> RunFolder:
     """Create the run folder of ``config``, or check that the one there is the same run.
 
     Args:
         config: the resolved settings, with ``out`` set.
-        data: what goes to data.json; its ``fingerprint`` must equal the one there.
+        data: what goes to data.json; its ``fingerprint`` and ``tokenizer`` must equal those there.
+        launch: how the processes share weights, as far as checkpoints depend on it.
         not_resumed: dotted keys that may differ.
 
     Raises:
-        UserError: the folder holds a run of other settings or data.
+        UserError: the folder holds a run of other settings, data, tokenizer, or launch.
     """
     run = RunFolder(Path(config.out), main_process)
     there = run.read_json("run.json")
-    settings = asdict(config)
-    identity = {"settings": {key: value for key, value in flat(settings).items() if key not in not_resumed}}
-    identity["fingerprint"] = data["fingerprint"]
+    settings = {key: value for key, value in flat(asdict(config)).items() if key not in not_resumed}
+    identity = {"settings": settings, "launch": launch, **{name: data[name] for name in ("fingerprint", "tokenizer")}}
     if there is not None:
-        changes = differing(there["settings"], identity["settings"])
+        changes = [change for part in ("settings", "launch") for change in differing(there[part], identity[part])]
         different = [f"{key} was {was}, now {now}" for key, was, now in changes]
-        if there["fingerprint"] != identity["fingerprint"]:
-            different.append("the training data differ")
+        for name, message in (("fingerprint", "the training data differ"), ("tokenizer", "the tokenizer differs")):
+            if there[name] != identity[name]:
+                different.append(message)
         if different:
             raise UserError(f"{run.path} holds another run ({'; '.join(different)}): choose another out= or remove it")
     run.write_json("run.json", identity)

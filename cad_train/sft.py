@@ -10,12 +10,19 @@ from pathlib import Path
 from accelerate import PartialState
 
 from cad_train.config import NOT_RESUMED, TrainConfig
-from cad_train.examples import check_refused, check_supervised, encode_rows, prepare_oracles, show_example
+from cad_train.examples import (
+    check_refused,
+    check_supervised,
+    encode_rows,
+    prepare_oracles,
+    show_example,
+    tokenizer_fingerprint,
+)
 from cad_train.run_folder import RunFolder, open_run
-from cad_train.trainer import StopOnSignal, build_trainer
+from cad_train.trainer import StopOnSignal, build_trainer, sharding
 from data_prep.build import read_split
 from decoding.encoder import ProgramEncoder
-from decoding.loading import checkpoint_step, load_encoder, local_name, newest_checkpoint
+from decoding.loading import checkpoint_step, load_encoder, local_name
 
 
 def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
@@ -52,16 +59,20 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     # 2. Run folder: new, or the same run again.
     data = {
         "fingerprint": manifest["fingerprint"],
+        "tokenizer": tokenizer_fingerprint(encoder),
         "oracles": str(Path(config.data.out).resolve()),
         "corpora": {name: manifest["corpora"][name] for name in config.data.corpora},
         **examples.report(),
     }
-    run = open_run(config, data, state.is_main_process, NOT_RESUMED)
+    sharded = sharding()
+    launch = {"sharding": sharded, **({"processes": state.num_processes} if sharded else {})}
+    run = open_run(config, data, launch, state.is_main_process, NOT_RESUMED)
     if run.read_json("summary.json") is not None:
         say(f"{run.path} is finished: nothing to do")
         return run.path
-    checkpoint = newest_checkpoint(run.path) if config.resume == "auto" else None
-    run.truncate_metrics(checkpoint_step(checkpoint) if checkpoint else 0)
+    checkpoint = run.open_checkpoint(resume=config.resume == "auto")
+    run.truncate_metrics(checkpoint_step(checkpoint) if checkpoint else None)
+    state.wait_for_everyone()
     _announce(say, config, run, data, examples, encoder)
     if checkpoint:
         say(f"going on from {checkpoint}")
@@ -79,7 +90,9 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
             "it"
         )
         raise SystemExit(128 + signal.SIGTERM)
-    trainer.save_model(str(run.final))
+    trainer.save_model(str(run.unfinished))
+    state.wait_for_everyone()
+    run.publish_final()
     run.write_json(
         "summary.json",
         {

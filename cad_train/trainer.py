@@ -12,18 +12,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import extract_model_from_parallel
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
-from cad_train.batches import Collator
+from cad_train.batches import Collator, EpochOrder, with_blanks
 from cad_train.config import TrainConfig
 from cad_train.examples import UNSUPERVISED, Examples
 from cad_train.loss import COUNTED, IGNORED, region_losses, summarise_regions
 from cad_train.run_folder import RunFolder
 from decoding.commandline import UserError
 from decoding.encoder import REGIONS
-from decoding.loading import COMPLETED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,15 +37,27 @@ class SelectorTrainer(SFTTrainer):
 
     Args:
         weights: ``[regions]``, what a supervised token counts for.
+        order: of the training examples.
     """
 
-    def __init__(self, *args, weights: torch.Tensor, **kwargs) -> None:
-        self.weights = weights
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args, weights: torch.Tensor, order: EpochOrder, **kwargs) -> None:
+        self.weights, self.order = weights, order
         self.account = torch.zeros(len(REGIONS), COUNTED)
         super().__init__(*args, **kwargs)
 
     def _set_signature_columns_if_needed(self) -> None:
         self._signature_columns = ["input_ids", "regions"]
+
+    def _get_train_sampler(self, train_dataset=None) -> EpochOrder:
+        return self.order
+
+    def _run_epoch(self, *args, epoch: int, **kwargs) -> None:
+        """Train an epoch; the Trainer would train one step more after a checkpoint at which training was over."""
+        if not self.control.should_training_stop:
+            self.order.epoch = epoch
+            super()._run_epoch(*args, epoch=epoch, **kwargs)
 
     def _get_num_items_in_batch(self, batch_samples, device):
         """Return the weight of the supervised tokens of an optimiser step, over all processes.
@@ -63,12 +75,15 @@ class SelectorTrainer(SFTTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Weighted mean cross-entropy per supervised token of the whole optimiser step, over all processes."""
         targets, regions = inputs["labels"][:, 1:], inputs["regions"][:, 1:]
-        # A position counts if any row of the micro-batch is supervised there.
-        keep = (targets != IGNORED).any(dim=0).nonzero().squeeze(1)
+        supervised = targets != IGNORED
+        predicts = torch.nn.functional.pad(supervised, (0, 1))  # a position predicts the next
         rows = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids") if name in inputs}
-        outputs = model(**rows, use_cache=False, logits_to_keep=keep)
+        head = extract_model_from_parallel(model).get_output_embeddings()
+        # logits_to_keep would take the same positions of every row of the micro-batch.
+        with head.register_forward_pre_hook(lambda _, hidden: hidden[0][predicts]):
+            outputs = model(**rows, use_cache=False)
         weights = self.weights.to(targets.device)
-        loss, account = region_losses(outputs.logits, targets[:, keep], regions[:, keep], weights)
+        loss, account = region_losses(outputs.logits, targets[supervised], regions[supervised], weights)
         self.account = self.account.to(account.device) + account
         if num_items_in_batch is None:
             num_items_in_batch = self._weight(regions)
@@ -116,16 +131,22 @@ def evaluation_mode(model: torch.nn.Module) -> None:
 
 
 class RunLog(TrainerCallback):
-    """Writes metrics.jsonl, marks whole checkpoints, stops on a loss that is not finite, and prints a line a step."""
+    """Writes metrics.jsonl, marks whole checkpoints and removes old ones, stops on a loss that is not finite.
 
-    def __init__(self, run: RunFolder, tokens_per_example: float) -> None:
-        self.run = run
-        self.tokens_per_example = tokens_per_example
+    Args:
+        run: the run folder.
+        tokens_per_example: their mean, for tokens per second.
+        checkpoints: how many of the newest to keep, beside the best.
+    """
+
+    def __init__(self, run: RunFolder, tokens_per_example: float, checkpoints: int) -> None:
+        self.run, self.tokens_per_example, self.checkpoints = run, tokens_per_example, checkpoints
         self.started, self.first_step = time.perf_counter(), 0
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Start the clock of this process; a resumed run starts at its checkpoint's step."""
+        """Start the clock of this process; a resumed run starts at its checkpoint's step, which may be the last."""
         self.started, self.first_step = time.perf_counter(), state.global_step
+        control.should_training_stop |= state.global_step >= state.max_steps
 
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         """Record and print one step."""
@@ -170,12 +191,23 @@ class RunLog(TrainerCallback):
             )
 
     def on_save(self, args, state, control, **kwargs):
-        """Mark the checkpoint that has just been written as whole."""
-        if state.is_world_process_zero:
-            (self.run.path / f"checkpoint-{state.global_step}" / COMPLETED).touch()
+        """Mark the checkpoint that has just been written as whole; only then may older ones go."""
+        if args.world_size > 1:
+            torch.distributed.barrier()  # each process writes a part
+        self.run.mark_checkpoint(state.global_step)
+        self.run.keep_checkpoints(self.checkpoints, state.best_model_checkpoint)
 
 
 _SHOWN = {"starts": "nll_start_digits", "ends": "nll_end_digits", "text": "nll_gen_text"}
+
+
+class Patience(EarlyStoppingCallback):
+    """Stops after so many evaluations without a better exact match; checkpoints keep the count."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Stop where the run had stopped at the checkpoint that this one goes on from."""
+        super().on_train_begin(args, state, control, **kwargs)
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
 
 
 class StopOnSignal(TrainerCallback):
@@ -228,26 +260,30 @@ def build_trainer(
         UserError: a batch that the processes cannot share, or a precision that the launcher contradicts.
     """
     arguments = sft_arguments(config, run)
+    together = config.micro_batch * arguments.world_size
     evaluated = held_out.dataset if held_out is not None and len(held_out) else None
     if evaluated is None and config.evaluation.every:
         raise UserError("evaluation.every needs held-out edits, and there are none: raise data.heldout")
     if evaluated is not None and not config.evaluation.every:
-        evaluated = evaluated.select(range(min(len(evaluated), 2 * arguments.eval_batch_size * arguments.world_size)))
+        evaluated = evaluated.select(range(min(len(evaluated), 2 * together)))
     arguments.eval_on_start = evaluated is not None
     weights = torch.tensor([getattr(config.loss.weights, region) for region in REGIONS])
-    stopping = [EarlyStoppingCallback(config.evaluation.patience)] if config.evaluation.patience else []
-    tokens = sum(map(len, examples.dataset["input_ids"])) / len(examples)
+    stopping = [Patience(config.evaluation.patience)] if config.evaluation.patience else []
+    lengths = [len(input_ids) for input_ids in examples.dataset["input_ids"]]
+    blanks = -len(examples) % together
+    group = config.batch_size if config.group_by_length else 0
     trainer = SelectorTrainer(
         model=model,
         args=arguments,
         weights=weights,
+        order=EpochOrder(lengths, blanks, group, config.seed),
         data_collator=Collator(_pad(tokenizer), config.padding_free),
-        train_dataset=examples.dataset,
-        eval_dataset=evaluated,
+        train_dataset=with_blanks(examples.dataset, together),
+        eval_dataset=evaluated and with_blanks(evaluated, together),
         processing_class=tokenizer,
         quantization_config=_quantization(config),
         peft_config=_adapter(config),
-        callbacks=[*callbacks, RunLog(run, tokens), *stopping],
+        callbacks=[*callbacks, RunLog(run, sum(lengths) / len(lengths), config.keep_checkpoints), *stopping],
     )
     trainer.remove_callback(PrinterCallback)
     if config.adapter == "qlora":
@@ -309,14 +345,14 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         per_device_train_batch_size=config.micro_batch,
         gradient_accumulation_steps=config.batch_size // per_step,
         per_device_eval_batch_size=config.micro_batch,
-        train_sampling_strategy="group_by_length" if config.group_by_length else "random",
         average_tokens_across_devices=True,
         seed=config.seed,
         data_seed=config.seed,
         # Run
         save_strategy=config.save,
         save_steps=config.save_steps,
-        save_total_limit=config.keep_checkpoints,
+        save_total_limit=None,  # it would remove a checkpoint before its successor is marked as whole
+        restore_callback_states_from_checkpoint=True,
         logging_steps=config.log_steps,
         logging_first_step=True,
         logging_nan_inf_filter=False,
@@ -330,6 +366,13 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         report_to=config.report_to or "none",
         push_to_hub=False,
     )
+
+
+def sharding() -> str | None:
+    """Return how the launcher spreads training state over processes, None where each has all of it."""
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        return f"DeepSpeed ZeRO-{os.environ.get('ACCELERATE_DEEPSPEED_ZERO_STAGE', '?')}"
+    return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP") == "true" else None
 
 
 def computes_in_bf16(config: TrainConfig, on_cpu: bool) -> bool:

@@ -16,7 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from data_prep.commit_filters import GitConfig
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
+from data_prep.mine_git import load_commits, mine
 from data_prep.oracle import build_oracle
 from data_prep.pairs import EditPair
 from data_prep.probeedit import ProbeEditConfig
@@ -31,7 +33,7 @@ from decoding.resolver import resolve
 
 FORMAT_VERSION = 1
 Split = Literal["train", "heldout"]
-CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "jsonl")
+CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "jsonl", "git")
 # Settings that do not change a single prepared byte.
 _NOT_CONTENT = ("out", "data_dir", "tokenizer")
 
@@ -51,6 +53,7 @@ class OracleConfig:
     tokenizer: str | None = None  # hub name, folder, or GGUF file: adds token counts to the statistics
     probeedit: ProbeEditConfig = field(default_factory=ProbeEditConfig)  # the probeedit generator
     pyfix: PyFixConfig = field(default_factory=PyFixConfig)  # the pyfix generator
+    git: GitConfig = field(default_factory=GitConfig)  # the git corpus: commits of local repositories, mined first
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.corpora if name not in CORPORA]
@@ -62,6 +65,8 @@ class OracleConfig:
             raise ValueError(f"heldout={self.heldout}: must be at least 0 and below 1")
         if "jsonl" in self.corpora and not self.jsonl:
             raise ValueError("corpora has jsonl, but no file is named: add jsonl=[FILE,...]")
+        if "git" in self.corpora and not self.git.repo:
+            raise ValueError("corpora has git, but no repository is named: add git.repo=[PATH,...]")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit={self.limit}: must be at least 1")
 
@@ -164,7 +169,11 @@ def build_oracles(
 
 def content_settings(config: OracleConfig) -> dict[str, Any]:
     """The settings that determine the prepared bytes, JSON-ready."""
-    return {key: value for key, value in asdict(config).items() if key not in _NOT_CONTENT}
+    settings = {key: value for key, value in asdict(config).items() if key not in _NOT_CONTENT}
+    if "git" not in config.corpora:  # folders prepared before there was a git corpus stay valid
+        return {key: value for key, value in settings.items() if key != "git"}
+    del settings["git"]["out"]
+    return settings
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -256,6 +265,8 @@ def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
                 if not path.is_file():
                     raise UserError(f"jsonl: there is no file {path}")
             return load_user_pairs(paths)
+        if name == "git":
+            return load_commits(mine(config.git))
         if name == "probeedit":
             return generate_probeedit(config.probeedit, config.seed), []
         if name == "pyfix":

@@ -10,9 +10,11 @@ no_op_after_masking.
 from __future__ import annotations
 
 import fnmatch
+import functools
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Literal
 
 from data_prep.git_commits import Change, Commit, shown
@@ -161,17 +163,17 @@ _GENERATED_TEXT = re.compile(
     r"|\bgenerated (?:by|from|using|with)\b|\b(?:file|code|module) (?:is|was) generated\b",
     re.IGNORECASE,
 )
-_FIRST_LINES = 10
+_FIRST_LINES, _FIRST_CHARACTERS = 10, 2000
 
 
 def file_name(path: bytes) -> str:
     """Return the last part of a path, as text."""
-    return PurePosixPath(shown(path)).name
+    return shown(path.rpartition(b"/")[2])
 
 
 def language_of(path: bytes) -> str:
     """Return the language of a path by its extension, empty where it is in no row of ``LANGUAGES``."""
-    return _LANGUAGE_OF.get(PurePosixPath(file_name(path)).suffix[1:].lower(), "")
+    return _LANGUAGE_OF.get(file_name(path).rpartition(".")[2].lower(), "")
 
 
 def change_fault(change: Change, config: GitConfig) -> str:
@@ -191,11 +193,13 @@ def change_fault(change: Change, config: GitConfig) -> str:
         return "excluded"
     if config.languages and language_of(change.path) not in config.languages:
         return "language"
-    if "vendored" not in config.keep and _VENDORED.search(path):
-        return "vendored"
-    if "generated" not in config.keep and _GENERATED_NAMES.search(path):
-        return "generated"
-    return ""
+    return next((kind for kind in _kinds_of(path) if kind not in config.keep), "")
+
+
+@functools.lru_cache(1 << 16)
+def _kinds_of(path: str) -> list[str]:
+    patterns = {"vendored": _VENDORED, "generated": _GENERATED_NAMES}
+    return [kind for kind, pattern in patterns.items() if pattern.search(path)]
 
 
 def _matches(path: str, globs: list[str]) -> bool:
@@ -208,32 +212,39 @@ def _matches(path: str, globs: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A blob as text, or why it is none (``fault``); ``emails`` and ``secrets`` count what was masked in it."""
+    """A blob as text, or why it is none (``fault``); ``emails`` and ``secrets`` count what was masked in it.
+
+    ``quoted`` is the text as JSON: what one commit leaves is what the next one changes, so it is written twice.
+    """
 
     text: str
     fault: str = ""
     emails: int = 0
     secrets: int = 0
+    quoted: str = ""
 
 
-def examine(size: int, data: bytes | None, config: GitConfig) -> Document:
+def examine(size: int, data: bytes | None, config: GitConfig, earlier: Document | None = None) -> Document:
     """Return a blob as a document: decoded strictly, nothing normalised, secrets and addresses masked as asked.
 
-    ``size`` is -1 where the blob is missing, and ``data`` None where it is missing or above ``max_bytes``.
+    ``size`` is -1 where the blob is missing, and ``data`` None where it is missing or above ``max_bytes``. Only what
+    differs from ``earlier``, where that has no secrets, is searched for them: a secret, or the line by which a longer
+    one is known, stands in one line.
     """
     if data is None:
         return Document("", "missing_blob" if size < 0 else "too_large")
     text, fault = decode(data)
     if fault or (fault := _text_fault(text, config)):
         return Document("", fault)
-    kinds = secret_kinds(text)
+    is_clean = earlier is not None and not earlier.fault and not earlier.secrets
+    kinds = secret_kinds(changed_lines(earlier.text, text)[1] if is_clean else text)
     if kinds and config.secrets == "drop":
         return Document("", f"secret_{kinds[0]}")
     text, secrets = mask_secrets(text) if kinds else (text, 0)
     masked, emails = (text, 0) if config.emails == "keep" else mask_emails(text)
     if emails and config.emails == "drop":
         return Document("", "email")
-    return Document(masked, "", emails, secrets)
+    return Document(masked, "", emails, secrets, json.dumps(masked, ensure_ascii=False))
 
 
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\v\f\r\x1b") + b"\x7f"
@@ -260,21 +271,63 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def _text_fault(text: str, config: GitConfig) -> str:
-    lines = text.split("\n")
-    if len(lines) > config.max_lines:
+    if text.count("\n") >= config.max_lines:
         return "too_many_lines"
-    if len(max(lines, key=len)) > config.max_line_chars:
+    if _has_long_line(text, config.max_line_chars):
         return "long_line"
-    if "generated" not in config.keep and _GENERATED_TEXT.search("\n".join(lines[:_FIRST_LINES])):
-        return "generated"
-    return ""
+    head = "\n".join(text[:_FIRST_CHARACTERS].split("\n", _FIRST_LINES)[:_FIRST_LINES])
+    if "generated" in config.keep or not any(word in head.lower() for word in ("generated", "do not")):
+        return ""
+    return "generated" if _GENERATED_TEXT.search(head) else ""
+
+
+def _has_long_line(text: str, limit: int) -> bool:
+    """Whether a line has more than ``limit`` characters; looks at one place in so many, not at every line."""
+    start = 0
+    while len(text) - start > limit:
+        end = text.rfind("\n", start, start + limit + 1)
+        if end < 0:
+            return True
+        start = end + 1
+    return False
 
 
 def edit_tags(before: str, after: str) -> list[str]:
     """Name what is odd of an edit: edge_newline (only newlines at the ends), whitespace_only (only blanks and ends)."""
     if before.strip("\n") == after.strip("\n"):
         return ["edge_newline"]
+    first = _longest(min(len(before), len(after)), lambda low, high: before[low:high] == after[low:high])
+    if not any(character.isspace() for character in before[first : first + 1] + after[first : first + 1]):
+        return []  # two words differ there, as in nearly every edit
     return ["whitespace_only"] if before.split() == after.split() else []
+
+
+def changed_lines(before: str, after: str) -> tuple[str, str]:
+    """Return the lines of each text without those that both start with and then those that both end with."""
+    shorter = min(len(before), len(after))
+    start = _longest(shorter, lambda low, high: before[low:high] == after[low:high])
+    start = before.rfind("\n", 0, start) + 1
+    # From the end, and not over what was taken from the start; index 0 is the last character.
+    ends = len(before), len(after)
+    same = _longest(
+        shorter - start,
+        lambda low, high: before[ends[0] - high : ends[0] - low] == after[ends[1] - high : ends[1] - low],
+    )
+    line = before.find("\n", ends[0] - same)
+    kept = ends[0] - line if line >= 0 else 0
+    return before[start : ends[0] - kept], after[start : ends[1] - kept]
+
+
+def _longest(limit: int, same: Callable[[int, int], bool]) -> int:
+    """Return the largest n up to ``limit`` with ``same(0, n)``, where that says whether a range is the same."""
+    low = 0
+    while low < limit:
+        middle = (low + limit + 1) // 2
+        if same(low, middle):
+            low = middle
+        else:
+            limit = middle - 1
+    return low
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -283,13 +336,13 @@ def edit_tags(before: str, after: str) -> list[str]:
 SECRET_MASK = "<secret>"
 EMAIL_MASK = "user@example.com"  # an address that parses as one and is nobody's (RFC 2606)
 
-# Kind, texts of which one must stand there (so that most documents cost a search, not a match), and the pattern.
+# Kind, texts of which one must stand there (so that most documents cost one search, not one for each), and the pattern.
 _SECRETS = [
     ("aws_access_key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[A-Z2-7]{16}\b"),
     (
         "aws_secret_key",
         ("aws_secret", "AWS_SECRET", "awsSecret", "AwsSecret", "secretAccessKey"),
-        r"(?i)(?:aws_?secret(?:_?access)?_?key|secretAccessKey)[\"'\s:=]{1,10}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
+        r"(?i)(?:aws_?secret(?:_?access)?_?key|secretAccessKey)[\"' \t:=]{1,10}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
     ),
     (
         "github_token",
@@ -319,20 +372,20 @@ _SECRETS = [
     ("jwt", ("eyJ",), r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{10,}"),
 ]
 _SECRETS = [(kind, hints, re.compile(pattern)) for kind, hints, pattern in _SECRETS]
+_HINT = re.compile("|".join(re.escape(hint) for _, hints, _ in _SECRETS for hint in hints))
 
 
 def secret_kinds(text: str) -> list[str]:
     """Return the kinds of secrets that stand in a text; the secrets themselves are never returned."""
-    return [kind for kind, hints, pattern in _SECRETS if any(map(text.__contains__, hints)) and pattern.search(text)]
+    return [kind for kind, _, pattern in _SECRETS if pattern.search(text)] if _HINT.search(text) else []
 
 
 def mask_secrets(text: str) -> tuple[str, int]:
     """Return ``text`` with every secret as ``SECRET_MASK``, and their number."""
     count = 0
-    for _, hints, pattern in _SECRETS:
-        if any(map(text.__contains__, hints)):
-            text, found = pattern.subn(SECRET_MASK, text)
-            count += found
+    for _, _, pattern in _SECRETS if _HINT.search(text) else ():
+        text, found = pattern.subn(SECRET_MASK, text)
+        count += found
     return text, count
 
 

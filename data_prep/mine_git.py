@@ -49,7 +49,7 @@ from decoding.console import markdown_table, track
 FORMAT_VERSION = 1  # of rows and rules: another one starts anew
 _OBJECTS = 200  # read together, so that git and this process work at the same time
 _COMMITS_BETWEEN_REPORTS = 500
-_CACHED_CHARACTERS = 64 << 20  # of documents: what one commit leaves is mostly what the next one changes
+_CACHED_CHARACTERS = 128 << 20  # of documents: what one commit leaves is mostly what the next one changes
 _MAX_TREE_BYTES = 1 << 22
 _PROVENANCE = ("repo", "commit", "path", "old_path", "licence_files", "date", "language", "files", "tags", "masked")
 # Every row starts with its group, of one length, so that groups found to be one can be renamed in place.
@@ -342,15 +342,16 @@ class _Miner:
     def _write(self, batch: list[tuple[Commit, list[Change]]]) -> None:
         """Read the blobs and root trees of a batch and write its rows."""
         blobs = dict.fromkeys(blob for _, changes in batch for change in changes for blob in _blobs(change))
-        documents, missing = {}, []
-        for blob in blobs:
-            if (document := self._documents.get(blob)) is None:
-                missing.append(blob)
-            else:
-                documents[blob] = document
-                self._documents.move_to_end(blob)
-        for blob, (size, data) in zip(missing, self._objects.read(missing, self._config.max_bytes), strict=True):
-            documents[blob] = self._remember(blob, examine(size, data, self._config))
+        missing = [blob for blob in blobs if blob not in self._documents]
+        read = dict(zip(missing, self._objects.read(missing, self._config.max_bytes), strict=True))
+        documents: dict[str, Document] = {}
+        for change in (change for _, changes in batch for change in changes):
+            earlier = None
+            for blob in _blobs(change):
+                if blob not in documents:
+                    documents[blob] = self._recall(blob) or examine(*read.pop(blob), self._config, earlier)
+                earlier = documents[blob]
+        self._remember(documents)
         with_changes = [commit.id for commit, changes in batch if changes]
         trees = self._objects.read([f"{commit}^{{tree}}" for commit in with_changes], _MAX_TREE_BYTES)
         licences = {
@@ -382,11 +383,8 @@ class _Miner:
                 "emails": emails + before.emails + after.emails,
                 "secrets": secrets + before.secrets + after.secrets,
             }
-            row = {
-                "group": group,
-                "instruction": instruction,
-                "before": before.text,
-                "after": after.text,
+            start = {"group": group, "instruction": instruction}
+            provenance = {
                 "repo": self._repository.label,
                 "commit": commit.id,
                 "path": shown(change.path),
@@ -398,7 +396,8 @@ class _Miner:
                 "tags": tags,
                 "masked": masked,
             }
-            self._rows.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            row = f'{_json(start)[:-1]}, "before": {before.quoted}, "after": {after.quoted}, {_json(provenance)[1:]}\n'
+            self._rows.write(row.encode())
             self._report.tags.update(tags)
             self._report.masked.update({key: count for key, count in masked.items() if count})
         self._report.files["rows"] += rows
@@ -409,15 +408,21 @@ class _Miner:
         self._reject({"commit": commit.id, "path": shown(change.path), "reason": fault})
 
     def _reject(self, row: dict[str, str]) -> None:
-        self._rejected.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self._rejected.write(_json(row).encode() + b"\n")
 
-    def _remember(self, blob: str, document: Document) -> Document:
-        self._documents[blob] = document
-        self._characters += _cost(document)
+    def _recall(self, blob: str) -> Document | None:
+        document = self._documents.pop(blob, None)
+        if document is not None:
+            self._characters -= _cost(document)
+        return document
+
+    def _remember(self, documents: dict[str, Document]) -> None:
+        """Keep the documents of a batch, and of earlier ones what there is room for."""
+        self._documents.update(documents)
+        self._characters += sum(_cost(document) for document in documents.values())
         while self._characters > _CACHED_CHARACTERS:
             _, oldest = self._documents.popitem(last=False)
             self._characters -= _cost(oldest)
-        return document
 
     def _group(self, path: bytes) -> str:
         """The group of a path: a digest of repository and path, or the group that renames joined it to."""
@@ -433,7 +438,11 @@ class _Miner:
 
 
 def _cost(document: Document) -> int:
-    return 100 + len(document.text)  # a refused one has no text
+    return 100 + 2 * len(document.text)  # as text and as JSON; a refused one has neither
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _blobs(change: Change) -> tuple[str, str]:

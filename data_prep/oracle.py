@@ -43,7 +43,7 @@ class LineMatcher:
 
     difflib takes the longest common run, of several the earliest in ``a`` and then in ``b``, and goes on left and right
     of it. For every block it visits all pairs of equal items anew, which is cubic where items repeat. Here n items take
-    at most O(n sqrt(n)) steps, and O(n) where there are few blocks or few sizes of blocks.
+    at most O(n sqrt(n)) steps, and O(n) where the blocks have few different sizes.
     """
 
     def __init__(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> None:
@@ -87,7 +87,7 @@ def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block
             if at_a < i and at_b < j:
                 ranges.append((at_a, i, at_b, j))
             at_a, at_b = i + size, j + size
-        if at_a > alo and at_a < ahi and at_b < bhi:
+        if alo < at_a < ahi and at_b < bhi:  # at_a is still alo where nothing was found
             ranges.append((at_a, ahi, at_b, bhi))
     blocks.sort()
     joined: list[Block] = []
@@ -201,7 +201,7 @@ def _by_pairs(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block] | Non
 
 def _by_automaton(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
     """Return the longest blocks in time linear in both: runs of one size are equal just where they share a state."""
-    automaton = SuffixAutomaton.of(b)
+    automaton = _SuffixAutomaton.of(b)
     in_a = list(automaton.runs(a))
     longest = max(size for size, _ in in_a)
     if not longest:
@@ -229,12 +229,12 @@ def runs_ending(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[
 
     Linear in both.
     """
-    automaton = SuffixAutomaton.of(b)
+    automaton = _SuffixAutomaton.of(b)
     return ((size, automaton.first_end[state]) for size, state in automaton.runs(a))
 
 
 @dataclass(frozen=True, slots=True)
-class SuffixAutomaton:
+class _SuffixAutomaton:
     """The runs of a sequence by state (Blumer et al. 1985): runs of one state end at the same places.
 
     State s stands for the suffixes of one run longer than ``length[link[s]]``, up to the run itself, ``length[s]``;
@@ -247,7 +247,7 @@ class SuffixAutomaton:
     first_end: list[int]
 
     @classmethod
-    def of(cls, items: Sequence[Hashable]) -> SuffixAutomaton:
+    def of(cls, items: Sequence[Hashable]) -> _SuffixAutomaton:
         """Build the automaton of ``items``, in linear time and with at most twice as many states."""
         moves: list[dict[Hashable, int]] = [{}]
         link, length, first_end = [-1], [0], [0]
@@ -280,7 +280,7 @@ class SuffixAutomaton:
         return cls(moves, link, length, first_end)
 
     def runs(self, items: Sequence[Hashable], most: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield, after each of ``items``, (size, state) of the longest run, of at most ``most`` items, that ends there."""
+        """Yield, after each of ``items``, (size, state) of the longest run that ends there, or of its last ``most``."""
         moves, link, length = self.moves, self.link, self.length
         state = size = 0
         for item in items:

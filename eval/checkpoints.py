@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cad_train.config import NOT_RESUMED, TrainConfig
+from cad_train.export import SETTINGS
 from cad_train.run_folder import differing
 from decoding.commandline import UserError, from_yaml
 from decoding.loading import find_model
@@ -16,7 +17,10 @@ from decoding.loading import find_model
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model to score. ``config`` and ``data`` are those of its run, None for a model without one."""
+    """A model to score. ``config`` and ``data`` are those of its run, None for a model without one.
+
+    An exported folder has the settings of its run, and neither ``run`` nor ``data``.
+    """
 
     name: str
     model: str
@@ -33,12 +37,16 @@ class Checkpoint:
 def find_checkpoint(name: str) -> Checkpoint:
     """Resolve a run folder, its ``final`` or a ``checkpoint-N``, any model folder, GGUF file, or hub name.
 
+    The settings of a folder that recipes/export.py wrote are those of the run it came from.
+
     Raises:
         UserError: a run folder without a model, or with settings that cannot be read.
     """
     model, run = find_model(name)
     if run is None:
-        return Checkpoint(name, model, None, None, None)
+        exported = Path(model).expanduser() / SETTINGS
+        config = from_yaml(TrainConfig, exported) if exported.is_file() else None
+        return Checkpoint(name, model, None, config, None)
     try:
         config = from_yaml(TrainConfig, run / "config.yaml")
         data = json.loads((run / "data.json").read_text(encoding="utf-8"))

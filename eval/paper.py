@@ -81,21 +81,21 @@ def main(config: Config) -> None:
         started = time.monotonic()
         try:
             tables.append(make_table(number, inputs))
-        except Missing as missing:
+        except (Missing, UserError) as reason:
             if not every:
-                raise UserError(f"table {number}: {missing}") from None
-            left_out[number] = str(missing)
+                raise UserError(f"table {number}: {reason}") from None
+            left_out[number] = str(reason)
             continue
         print(markdown(tables[-1]), flush=True)
         print(f"table {number}: {time.monotonic() - started:.1f} s", file=sys.stderr)
-    refused = {corpus.name: corpus.refused for corpus in inputs.corpora if corpus.refused}
+    refused = {corpus.name: corpus.refused for corpus in inputs.loaded if corpus.refused}
     record = {
         "paper": "arXiv 2604.18170 v1 (withdrawn)",
         "command": shlex.join(["python", *sys.argv]),
         "settings": asdict(config),
         "environment": environment(),
         "corpora": {
-            corpus.name: {"n": len(corpus.rows), "fingerprint": corpus.fingerprint} for corpus in inputs.corpora
+            corpus.name: {"n": len(corpus.rows), "fingerprint": corpus.fingerprint} for corpus in inputs.loaded
         },
         "refused": refused,
         "left_out": left_out,

@@ -44,7 +44,7 @@ from eval.results import (
 from eval.significance import percentile_interval, resampled_ratios
 from eval.tables import decimal, rate_cell, sections, summarise
 
-_OVER_SEEDS = ["system", "corpus", "cases", "seeds", "EM", "cases drawn", "EM by seed", "start by seed", "end by seed"]
+OVER_SEEDS = ["system", "corpus", "cases", "seeds", "EM", "cases drawn", "EM by seed", "start by seed", "end by seed"]
 
 
 @dataclass
@@ -275,11 +275,13 @@ def _over_seeds(entry: dict[str, Any], rows: list[dict[str, Any]], resamples: in
     exact = [by_case[case] for case in sorted(by_case)]
     tops, attempts = (np.array([[count(flags)] for flags in exact]) for count in (sum, len))
     by_seed = list(entry.get("checkpoints", {"": entry}).values())
+    rates = [figures["exact_match"]["rate"] for figures in by_seed]
     return {
         "seeds": list(dict.fromkeys(row["seed"] for row in rows)),
         "cases": len(by_case),
         "exact_match_bootstrap95": percentile_interval(resampled_ratios(tops, attempts, resamples, seed)[:, 0]),
-        "exact_match": _spread([figures["exact_match"]["rate"] for figures in by_seed]),
+        "exact_match": _spread(rates),
+        "exact_match_range": [min(rates), max(rates)],
         "start_accuracy": _spread([figures["start_accuracy"] for figures in by_seed]),
         "end_accuracy": _spread([figures["end_accuracy"] for figures in by_seed]),
     }
@@ -332,9 +334,9 @@ def render(summary: dict[str, Any]) -> str:
         "independent, and with its bootstrap 95 % interval, which draws cases with all their attempts "
         f"({summary['resamples']} samples, seed {summary['seed']}; it says nothing where no attempt is exact, or every "
         "one). EM, start and end accuracy by seed: mean ± "
-        "standard deviation, as in the paper's Table 6:",
+        "standard deviation, as in the paper's Table 6, and of EM the range:",
         "",
-        markdown_table(_OVER_SEEDS, [_over_seeds_row(entry) for entry in decoded]),
+        markdown_table(OVER_SEEDS, [over_seeds_row(entry) for entry in decoded]),
         "",
         *sections(summary["systems"]),
     ]
@@ -345,7 +347,8 @@ def _varies(key: str, rows: list[dict[str, Any]]) -> bool:
     return any(row["differs"][key] != rows[0]["differs"][key] for row in rows)
 
 
-def _over_seeds_row(entry: dict[str, Any]) -> list[str]:
+def over_seeds_row(entry: dict[str, Any]) -> list[str]:
+    """Return the cells of the columns ``OVER_SEEDS`` for one of the systems that ``pool`` returns."""
     spread = entry["over_seeds"]
     low, high = spread["exact_match_bootstrap95"]
     return [
@@ -355,10 +358,14 @@ def _over_seeds_row(entry: dict[str, Any]) -> list[str]:
         ", ".join(str(seed) for seed in spread["seeds"] if seed is not None) or "-",
         rate_cell(entry["exact_match"]),
         f"[{low:.1%}, {high:.1%}]",
-        _mean_sd(spread["exact_match"], "{:.1%}"),
+        _mean_sd(spread["exact_match"], "{:.1%}") + _range(spread["exact_match_range"], len(spread["seeds"])),
         _mean_sd(spread["start_accuracy"], "{:.2f}"),
         _mean_sd(spread["end_accuracy"], "{:.2f}"),
     ]
+
+
+def _range(ends: list[float], seeds: int) -> str:
+    return f" ({ends[0]:.1%} to {ends[1]:.1%})" if seeds > 1 else ""
 
 
 def _mean_sd(spread: dict[str, float | None], form: str) -> str:

@@ -6,15 +6,13 @@ import itertools
 import subprocess
 import sys
 import warnings
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_prep import oracle
-from data_prep.oracle import LineMatcher, build_oracle
+from data_prep.oracle import build_oracle
 from decoding.escape import decode_gen_body, encode_gen_body
 from decoding.grammar import Copy, Gen, GrammarError, Program, ProgramError, parse, render, split_lines
 from decoding.prompt import number_lines, render_few_shot_prompt, render_prompt, strip_gutter
@@ -45,7 +43,6 @@ TEXTS = st.lists(PIECES, max_size=15).map("".join) | st.text(st.characters(), ma
 # Few different lines, many times: every alignment has rivals.
 FEW_LINES = st.lists(st.sampled_from(["", "a", "b", "}", "\r", "</gen>", "\udfff"]), max_size=12).map("\n".join)
 DOCUMENTS = FEW_LINES | TEXTS
-LINE_LISTS = st.lists(st.sampled_from("ab"), max_size=14) | st.lists(st.sampled_from("abcdef"), max_size=14)
 
 
 @st.composite
@@ -326,36 +323,6 @@ def test_copies_of_an_oracle_run_forward_and_its_gens_never_touch(before, after)
     copies = [op for op in ops if isinstance(op, Copy)]
     assert all(left.last < right.first for left, right in itertools.pairwise(copies))
     assert not any(isinstance(left, Gen) and isinstance(right, Gen) for left, right in itertools.pairwise(ops))
-
-
-@pytest.mark.parametrize("threshold", [-1, 5, oracle._PAIRS_FOR_AUTOMATON])
-@settings(max_examples=300, deadline=None)
-@given(a=LINE_LISTS, b=LINE_LISTS)
-def test_the_matcher_gives_the_blocks_of_difflib(threshold, a, b):
-    expected = SequenceMatcher(None, a, b, autojunk=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle, "_PAIRS_FOR_AUTOMATON", threshold)  # -1: always the automaton; 5: both take turns
-        matcher = LineMatcher(a, b)
-        assert matcher.find_longest_match() == expected.find_longest_match()
-        assert matcher.get_matching_blocks() == expected.get_matching_blocks()
-        assert matcher.get_opcodes() == expected.get_opcodes()
-
-
-@given(a=LINE_LISTS, b=LINE_LISTS, data=st.data())
-def test_the_automaton_finds_the_longest_match_of_any_two_ranges(a, b, data):
-    alo, ahi = sorted(data.draw(st.tuples(*[st.integers(0, len(a))] * 2)))
-    blo, bhi = sorted(data.draw(st.tuples(*[st.integers(0, len(b))] * 2)))
-    expected = SequenceMatcher(None, a, b, autojunk=False).find_longest_match(alo, ahi, blo, bhi)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle, "_PAIRS_FOR_AUTOMATON", -1)
-        assert LineMatcher(a, b).find_longest_match(alo, ahi, blo, bhi) == expected
-
-
-def test_the_matcher_gives_the_blocks_of_difflib_beyond_its_default_threshold():
-    lines = ["" if i % 3 else f"row {i // 30}" for i in range(900)]
-    a, b = lines[:400] + ["x"] + lines[400:], lines[:200] + ["y", ""] + lines[230:]
-    assert sum(a.count(line) * b.count(line) for line in set(a)) > oracle._PAIRS_FOR_AUTOMATON
-    assert LineMatcher(a, b).get_matching_blocks() == SequenceMatcher(None, a, b, False).get_matching_blocks()
 
 
 # --- the prompt ------------------------------------------------------------------------------------------------------

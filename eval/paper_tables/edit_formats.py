@@ -56,6 +56,7 @@ _COLUMNS = (
     Column("tokens over copy-as-decode", "ratio"),
     Column("fails by reason", "text"),
 )
+_PLOTTED = (_FULL, _BARE, _UNIQUE, _DIFF)
 _EM, _RATIO = 5, 7  # columns with intervals
 # Table 3: n, mean, median, p95, total, round-trip EM, fails, and its last column as a ratio.
 PAPER = {
@@ -204,7 +205,7 @@ def table_3(inputs: Inputs) -> Table:
         for row in track(corpus.rows, f"formats of {corpus.title}")
     }
     rows, findings = [], []
-    bars: dict[str, list[Figure]] = {name: [] for name in EDIT_FORMATS if name != _PROGRAM}
+    bars: dict[str, list[Figure]] = {name: [] for name in _PLOTTED}
     titles = []
     for corpus in inputs.with_pooled:
         paper = PAPER[corpus.name] if inputs.as_in_paper(corpus.name) else {}

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_prep.build import OracleConfig, OracleRow, copied_spans, fingerprint, prepare_corpora
 from data_prep.pairs import EditPair
+from decoding.commandline import UserError
 from decoding.console import track
 from decoding.grammar import parse
+from eval.endpoint import checked_endpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,6 +72,8 @@ class PaperConfig:
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
         self.oracles()  # says what is wrong with the corpora
+        if self.endpoint:
+            checked_endpoint(self.endpoint)
 
     def oracles(self) -> OracleConfig:
         """Return the settings of data preparation."""
@@ -119,6 +123,9 @@ class Inputs:
     def corpora(self) -> list[Corpus]:
         """The corpora asked for, in the order asked for."""
         prepared = prepare_corpora(self.config.oracles(), track)
+        for name, corpus in prepared.items():
+            if not corpus.rows:
+                raise UserError(f"{name} has no edit that can be used: {len(corpus.faults)} were refused")
         return [
             Corpus(
                 name,
@@ -129,6 +136,11 @@ class Inputs:
             )
             for name, corpus in prepared.items()
         ]
+
+    @property
+    def loaded(self) -> list[Corpus]:
+        """The corpora, if a table needed them."""
+        return self.corpora if "corpora" in self.__dict__ else []
 
     @property
     def with_pooled(self) -> list[Corpus]:

@@ -301,9 +301,9 @@ def _budget(title: str, rows: list[OracleRow], encoder: ProgramEncoder) -> str:
 def _findings() -> list[str]:
     return [
         "The paper says 32 cases a corpus. Greedy answers to the same 32 are the same at every batch, but for "
-        "rounding, yet its Full writes 81, 345.5 and 625.4 tokens on ProbeEdit at batches of 1, 4 and 16. All its six means at batch 1 are "
-        "whole numbers and all at batch 4 are whole quarters: each row is one generate call of that many requests, "
-        "one case at batch 1.",
+        "rounding, yet its Full writes 81, 345.5 and 625.4 tokens on ProbeEdit at batches of 1, 4 and 16. All its six "
+        "means at batch 1 are whole numbers and all at batch 4 are whole quarters: each row is one generate call of "
+        "that many requests, one case at batch 1.",
         "L_mean times thr is the mean output in every one of its 18 cells, so L_mean is a call's time over its "
         "requests, the inverse of throughput; a request waits for the whole call. Both are columns here.",
         "Its caption has the throughput ratio as Full/CaD; the figures are CaD/Full (161 and 160 give 0.99x).",
