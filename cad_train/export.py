@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cad_train.config import NOT_RESUMED, TrainConfig
 from cad_train.run_folder import flat
 from data_prep.build import OracleRow, read_split
-from data_prep.rows import read_rows, write_text
+from data_prep.rows import RowError, read_rows, write_text
 from decoding.commandline import UserError, from_yaml
 from decoding.console import markdown_table
 from decoding.loading import COMPLETED, checkpoint_step, find_model, load_encoder, load_model, local_name
@@ -106,12 +106,14 @@ def export_run(
     Args:
         ckpt: a run folder, its ``final``, or a ``checkpoint-N`` of it.
         merge: False writes an adapter alone, as it was saved.
-        base: the base of an adapter; default the run's.
+        base: the base model, to merge into and to name in the card; default the run's.
 
     Raises:
         UserError: no such run, an ``out`` that is in use, a base that cannot be read or is quantised, a failed check.
     """
     trained = find_trained(ckpt)
+    if base:
+        trained = replace(trained, config=replace(trained.config, model=base))
     if not merge and not trained.is_adapter:
         raise UserError(f"merge=false, but {trained.folder} is a whole model, not an adapter: leave merge out")
     check_free(out)
@@ -120,7 +122,7 @@ def export_run(
     try:
         part.mkdir(parents=True)
         if merge:
-            checks = _write_model(trained, encoder, part, dtype, base, announce)
+            checks = _write_model(trained, encoder, part, dtype, announce)
         else:
             checks = None
             _write_adapter(trained, part)
@@ -128,6 +130,8 @@ def export_run(
         write_text(part / SETTINGS, json.dumps(portable_settings(trained.config), indent=2, ensure_ascii=False) + "\n")
         write_text(part / "README.md", model_card(trained, out.name, merge, dtype, checks))
         part.rename(out)
+    except RowError as error:
+        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot write {out}: {error}") from None
     finally:
@@ -170,15 +174,13 @@ def check_free(out: Path) -> None:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _write_model(
-    trained: TrainedModel, encoder: ProgramEncoder, part: Path, dtype: str, base: str | None, announce
-) -> Checks:
+def _write_model(trained: TrainedModel, encoder: ProgramEncoder, part: Path, dtype: str, announce) -> Checks:
     import torch
 
     split, cases = check_cases(trained, encoder)
     merged = None
     if trained.is_adapter:
-        model, reference, merged = _merge(trained, cases, base or trained.config.model)
+        model, reference, merged = _merge(trained, cases)
         announce(f"merged, in float32: {merged}")
     else:
         model = load_model(str(trained.folder), dtype=torch.float32, device="cpu")
@@ -192,16 +194,17 @@ def _write_model(
     del model  # of two in float32 one has to go
     written = agreement(reference, program_logits(load_model(str(part), dtype=torch.float32, device="cpu"), cases))
     announce(f"written in {dtype}, read back: {written}")
-    _check_exact(written, "written", finite_only=dtype != "float32")
+    check_exact(written, "written", finite_only=dtype != "float32")
     return Checks(split, merged, written)
 
 
-def _merge(trained: TrainedModel, cases, base: str) -> tuple[PreTrainedModel, list[torch.Tensor], Agreement]:
+def _merge(trained: TrainedModel, cases) -> tuple[PreTrainedModel, list[torch.Tensor], Agreement]:
     """Return the merged model, the logits of base and adapter unmerged, and how the two agree."""
     import torch
-    from peft import PeftModel
-    from safetensors import SafetensorError
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import SafetensorError, safe_open
 
+    base = trained.config.model
     model = load_model(base, dtype=torch.float32, device="cpu")
     if getattr(model, "is_quantized", False):
         raise UserError(f"{base} is stored quantised, and merging would round again: give the full weights with base=")
@@ -209,14 +212,25 @@ def _merge(trained: TrainedModel, cases, base: str) -> tuple[PreTrainedModel, li
         adapted = PeftModel.from_pretrained(model, str(trained.folder)).eval()
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"the adapter in {trained.folder} does not fit {base}: {str(error).splitlines()[0]}") from None
+    # Weights for which the base has no place, or places without weights, are otherwise no more than a warning.
+    with safe_open(trained.folder / "adapter_model.safetensors", "pt") as saved:
+        if set(saved.keys()) != set(get_peft_model_state_dict(adapted)):
+            raise UserError(
+                f"the adapter in {trained.folder} has other layers than {base}: give its own base with base="
+            )
     reference = program_logits(adapted, cases)
     model = adapted.merge_and_unload()
     merged = agreement(reference, program_logits(model, cases))
-    _check_exact(merged, "merged")
+    check_exact(merged, "merged")
     return model, reference, merged
 
 
-def _check_exact(found: Agreement, what: str, finite_only: bool = False) -> None:
+def check_exact(found: Agreement, what: str, finite_only: bool = False) -> None:
+    """Stop at outputs that differ by more than float32 rounding, or with ``finite_only`` at those that are no number.
+
+    Raises:
+        UserError: with the figures.
+    """
     bound = float("inf") if finite_only else _TOLERANCE * max(found.scale, 1.0)
     if not found.largest < bound:  # not a number is below nothing
         raise UserError(f"the {what} model gives other outputs than the run's: {found}; nothing is exported")
@@ -324,9 +338,9 @@ def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, part: Path) -> None:
 
 def portable_name(text: str) -> str:
     """Return the last part of a local path; a hub name, or any other text, stays as it is."""
-    path = Path(text).expanduser()
-    is_local = path.is_absolute() or text.startswith((".", "~")) or text.endswith(".gguf") or text.count("/") > 1
-    return path.name if is_local or "/" in text and path.exists() else text
+    if text.startswith(("/", "~", "./", "../")) or text.endswith(".gguf") or "/" in text and Path(text).exists():
+        return Path(text).name
+    return text
 
 
 def portable_settings(config: TrainConfig) -> dict[str, Any]:
@@ -381,9 +395,10 @@ def model_card(trained: TrainedModel, name: str, merged: bool, dtype: str, check
     sections = [
         f"# {name}",
         f"A span selector: it edits a document by writing a short program that copies line ranges and adds new text. "
-        f"Trained with cad-train from {base}, and to be decoded with it; as a chat model it is of no use.",
+        f"Trained with cad-train from {base}, and to be decoded with it; it is no chat model.",
         "## Use",
-        "From a checkout of cad-train, with this folder in it. The model was trained with "
+        f"From a checkout of cad-train, with this folder in it (from the hub: `hf download OWNER/{name} --local-dir "
+        f"{name}`). The model was trained with "
         f"style={config.style} and splice={config.splice}, and must be decoded with both.",
         f"""```python
 from decoding.decoder import EditRequest, SpliceDecoder
@@ -399,7 +414,7 @@ python decoding/edit.py --ckpt {name}{base_key} style={config.style} splice={con
 python eval/heldout.py --ckpt {name}{base_key} data=ORACLES
 ```""",
         "## Base model and licence",
-        f"- base model: {base}{'' if on_hub else ' (a local copy; its source is not recorded)'}",
+        f"- base model: {base}{'' if on_hub else ' (a local copy; its source is not recorded)'}\n"
         f"- licence of the base model: {licence_text}",
         "## Weights",
         _weights_text(trained, merged, dtype, checks),

@@ -11,7 +11,6 @@ import sys
 import typing
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 import yaml
@@ -21,7 +20,6 @@ from cad_train.run_folder import differing, flat
 from decoding.commandline import UserError, from_yaml, parse_config
 
 _RECIPES = Path(__file__).resolve().parent.parent / "recipes"
-_NO_RECIPES = ("__init__", "sweep", "plot")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,8 @@ def load_recipe(word: str) -> Recipe:
     """
     path = _RECIPES / f"{word}.py" if re.fullmatch(r"\w+", word) else Path(word).expanduser()
     if not path.is_file():
-        names = sorted(found.stem for found in _RECIPES.glob("*.py") if found.stem not in _NO_RECIPES)
+        scripts = sorted(_RECIPES.glob("*.py"))
+        names = [script.stem for script in scripts if "class Config(TrainConfig)" in script.read_text(encoding="utf-8")]
         raise UserError(f"recipe={word}: there is no {path}; name one of {', '.join(names)}, or give a path")
     spec = importlib.util.spec_from_file_location(f"swept_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
@@ -145,7 +144,6 @@ def _read_settings(settings: list[str], schema: type) -> tuple[list[str], dict[s
             axes[name] = values
     if both := [name for name in axes if any(text.startswith(f"{name}=") for text in fixed)]:
         raise UserError(f"{both[0]} is given both as one value and as an axis of the grid")
-    parse_config(schema, [*files, *fixed])
     return [*files, *fixed], axes
 
 
@@ -184,7 +182,9 @@ def _axis(name: str, text: str, is_list: bool) -> list[str] | None:
 def _folder_name(point: str) -> str:
     """A name for the file system: the point itself where that may be one, else shortened, with a digest."""
     name = re.sub(r"[^\w.,=+-]+", "_", point)
-    return name if name == point and len(name) <= 120 else f"{name[:100]}-{hashlib.sha256(point.encode()).hexdigest()[:8]}"
+    if name == point and len(name) <= 120:
+        return name
+    return f"{name[:100]}-{hashlib.sha256(point.encode()).hexdigest()[:8]}"
 
 
 def _content(config: Any) -> dict[str, Any]:

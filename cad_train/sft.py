@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 from accelerate import PartialState
 
 from cad_train.config import NOT_RESUMED, TrainConfig
@@ -37,7 +38,7 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     Raises:
         UserError: settings, data, model or run folder that cannot be used, and what to do.
     """
-    state = PartialState()
+    state = PartialState(cpu=not torch.cuda.is_available())
     say = print if state.is_main_process else lambda *_, **__: None
     config.out = config.out or f"runs/{recipe}-seed{config.seed}"
 

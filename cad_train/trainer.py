@@ -265,7 +265,7 @@ def build_trainer(
     if evaluated is None and config.evaluation.every:
         raise UserError("evaluation.every needs held-out edits, and there are none: raise data.heldout")
     if evaluated is not None and not config.evaluation.every:
-        evaluated = evaluated.select(range(min(len(evaluated), 2 * together)))
+        evaluated = evaluated.select(range(min(len(evaluated), 2 * config.batch_size)))
     arguments.eval_on_start = evaluated is not None
     weights = torch.tensor([getattr(config.loss.weights, region) for region in REGIONS])
     stopping = [Patience(config.evaluation.patience)] if config.evaluation.patience else []

@@ -100,12 +100,14 @@ class Corpus:
 def prepare_corpora(
     config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
 ) -> dict[str, Corpus]:
-    """Return every corpus of ``config`` by name, nothing written. Each oracle is checked to resolve to its gold.
+    """Return every corpus of ``config`` by name, nothing written but the mined commits of the corpus git.
+
+    Each oracle is checked to resolve to its gold.
 
     Raises:
         UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
     """
-    loaded = {name: _usable(*_load(name, config)) for name in config.corpora}
+    loaded = {name: _usable(*_load(name, config, progress)) for name in config.corpora}
     kept = {name: _limited(name, pairs, config) for name, (pairs, _) in loaded.items()}
     held_out = _heldout_groups(kept, config)
     corpora = {}
@@ -256,7 +258,7 @@ def copied_spans(row: OracleRow) -> list[str]:
     return ["\n".join(lines[op.first - 1 : op.last]) for op in parse(row.program).copies]
 
 
-def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
+def _load(name: str, config: OracleConfig, progress: Callable) -> tuple[list[EditPair], list[dict]]:
     """Return the pairs of a corpus, and the rows that are none, with the reason."""
     try:
         if name == "jsonl":
@@ -266,7 +268,7 @@ def _load(name: str, config: OracleConfig) -> tuple[list[EditPair], list[dict]]:
                     raise UserError(f"jsonl: there is no file {path}")
             return load_user_pairs(paths)
         if name == "git":
-            return load_commits(mine(config.git))
+            return load_commits(mine(config.git, progress))
         if name == "probeedit":
             return generate_probeedit(config.probeedit, config.seed), []
         if name == "pyfix":

@@ -67,7 +67,7 @@ class GitConfig:
     max_lines: int = 2_000  # most lines of a document
     max_line_chars: int = 2_000  # longest line of a document: minified code and data have longer ones
     keep: list[str] = field(default_factory=list)  # of merge, revert, bot, junk_message, vendored, generated
-    secrets: Literal["drop", "mask"] = "drop"  # edits that hold a key, token or password of a known form
+    secrets: Literal["drop", "mask"] = "drop"  # edits that hold a key or token of a known form
     emails: Literal["mask", "drop", "keep"] = "mask"  # addresses in documents; in messages they are masked always
 
     def __post_init__(self) -> None:
@@ -391,7 +391,7 @@ def mask_secrets(text: str) -> tuple[str, int]:
 
 # The domain is looked for first, from its "@": a search for the part before it would start at every character.
 _DOMAIN = re.compile(r"@(?!\dx\.)((?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24})(?![\w(\[])")  # icon@2x.png; a@b.method(
-_LOCAL = re.compile(r"[\w.%+'-]+\Z")
+_LOCAL = re.compile(r"\w[\w.%+'-]*\Z")
 _NOBODY = re.compile(r"(?:.*\.)?(?:example\.(?:com|org|net)|example|invalid|test|localhost)", re.IGNORECASE)
 
 

@@ -53,8 +53,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit; ``message`` is None where it is not UTF-8, ``author`` is name and address and leaves this process
-    never, ``date`` is the author's, in ISO 8601."""
+    """One commit; ``message`` is None where it is not UTF-8, ``author`` is name and address, never to be written,
+    ``date`` is the author's, in ISO 8601."""
 
     id: str
     parents: tuple[str, ...]
@@ -82,8 +82,10 @@ class Repository:
         if not self.path.is_dir():
             raise UserError(f"repo: there is no folder {path}")
         git_dir = Path(self.text("rev-parse", "--absolute-git-dir"))
-        if git_dir.resolve() != self.path and self.text("rev-parse", "--show-prefix"):
-            raise UserError(f"repo: {path} is inside the repository {self.text('rev-parse', '--show-toplevel')}")
+        if git_dir.resolve() != self.path:
+            top = self.text("rev-parse", "--show-toplevel")
+            if Path(top).resolve() != self.path:
+                raise UserError(f"repo: {path} is inside the repository {top}: name that")
         top = self.path.parent if self.path.name == ".git" else self.path
         self.name = top.name.removesuffix(".git") or "repository"
         self.label = self._label()
@@ -309,7 +311,10 @@ def shown(path: bytes) -> str:
 def without_credentials(url: str) -> str:
     """Return a remote's URL without user, password, and query; nothing for a path on this machine."""
     if "://" in url:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # brackets that are no IPv6 address
+            return ""
         host = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{host}{parts.path}" if host and parts.scheme != "file" else ""
     host, colon, path = url.partition(":")  # scp's form, user@host:path

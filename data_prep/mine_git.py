@@ -101,7 +101,7 @@ class Mined:
     started_anew: str
 
 
-Progress = Callable[[Iterable, str, int], Iterable]
+Progress = Callable[[Iterable, str], Iterable]
 
 
 def main(config: Config) -> None:
@@ -115,7 +115,7 @@ def main(config: Config) -> None:
     print(summarise(mined))
 
 
-def mine(config: GitConfig, progress: Progress = lambda items, _label, _total: items) -> list[Mined]:
+def mine(config: GitConfig, progress: Progress = lambda items, _: items) -> list[Mined]:
     """Bring the files of every repository of ``config`` up to its refs.
 
     Raises:
@@ -140,7 +140,7 @@ def load_commits(mined: Iterable[Mined]) -> tuple[list[EditPair], list[dict]]:
     rejected: list[dict] = []
     seen: set[str] = set()
     for source in mined:
-        file = shown(os.fsencode(source.rows))
+        file = _shown(source.rows)
         for number, row in enumerate(read_rows(source.rows), start=1):
             content = json.dumps([row["instruction"], row["before"], row["after"]])
             digest = _digest(content.encode())
@@ -149,7 +149,7 @@ def load_commits(mined: Iterable[Mined]) -> tuple[list[EditPair], list[dict]]:
                 rejected.append({"file": file, "row": number, "reason": "duplicate", "detail": detail})
                 continue
             seen.add(digest)
-            name = f"git/{shown(os.fsencode(source.name))}/{row['commit'][:12]}/{row['path']}"
+            name = f"git/{source.name}/{row['commit'][:12]}/{row['path']}"
             meta = {key: row[key] for key in _PROVENANCE}
             texts = (row["instruction"], row["before"], row["after"])
             pairs.append(EditPair(name, "git", *texts, row["group"], meta))
@@ -177,7 +177,7 @@ def summarise(mined: list[Mined]) -> str:
         for label, reasons in (*counts, ("tagged", one.report.tags), ("masked", one.report.masked)):
             if reasons:
                 text.append(f"{one.name}: {label}: " + ", ".join(f"{n} {key}" for key, n in sorted(reasons.items())))
-        text.append(f"wrote {one.rows}; what was left out is in {one.rejected}")
+        text.append(f"wrote {_shown(one.rows)}; what was left out is in {_shown(one.rejected)}")
     return "\n".join(text)
 
 
@@ -211,8 +211,8 @@ def _mine_one(repository: Repository, tips: dict[str, str], config: GitConfig, p
             order = repository.order(walk["tips"].values(), walk["known"])
             report.walk = walk | {"order": _digest(order)}
             commits = order.splitlines(keepends=True)[walk["done"] :]
-            stream = repository.commits(b"".join(commits), "merge" in config.keep)
-            for count in miner.take(progress(stream, repository.name, len(commits))):
+            stream = _Counted(repository.commits(b"".join(commits), "merge" in config.keep), len(commits))
+            for count in miner.take(progress(stream, repository.name)):
                 new += count
                 report.walk["done"] += count
                 _save(report, files, paths[2])
@@ -222,7 +222,7 @@ def _mine_one(repository: Repository, tips: dict[str, str], config: GitConfig, p
             _rename_groups(files[0], report.groups)
             report.groups_to_rename = False
             _save(report, files, paths[2])
-    return Mined(repository.name, paths[0], paths[1], report, new, why)
+    return Mined(shown(os.fsencode(repository.name)), paths[0], paths[1], report, new, why)
 
 
 def _go_on(fresh: Report, paths: list[Path], repository: Repository, tips: dict[str, str]) -> tuple[Report, str]:
@@ -246,7 +246,7 @@ def _go_on(fresh: Report, paths: list[Path], repository: Repository, tips: dict[
         raise UserError(f"{paths[2]} is of {path}: choose another out=, or remove it and {paths[0].name}")
     if version != FORMAT_VERSION:
         return fresh, "this version makes other rows"
-    for key in there["settings"].keys() | fresh.settings.keys():
+    for key in sorted(there["settings"].keys() | fresh.settings.keys()):
         before, now = there["settings"].get(key), fresh.settings.get(key)
         if before != now:
             return fresh, f"{key} was {before} and is {now}"
@@ -270,6 +270,20 @@ def _save(report: Report, files: list[IO[bytes]], path: Path) -> None:
         file.flush()
     report.bytes = [file.tell() for file in files]
     report.write(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A stream whose length is known, for showing progress."""
+
+    items: Iterator
+    count: int
+
+    def __iter__(self) -> Iterator:
+        return self.items
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class _Miner:
@@ -447,6 +461,10 @@ def _json(value: dict[str, Any]) -> str:
 
 def _blobs(change: Change) -> tuple[str, str]:
     return change.old_blob, change.new_blob
+
+
+def _shown(path: Path) -> str:
+    return shown(os.fsencode(path))
 
 
 def _digest(data: bytes) -> str:

@@ -18,9 +18,13 @@ blocks, lines, names, dates and figures. Short ones train a small model; long on
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from data_prep.pairs import EditPair
 from data_prep.probeedit_documents import SOURCES, VALUES
@@ -31,6 +35,7 @@ MIN_LINES = 4  # a title, a blank line, a heading and one line: the smallest doc
 _TRIES = 500  # draws for one case before the fixed documents count as exhausted; about three are usual
 _SLOT = re.compile(r"\{(\w+):([^}]*)\}")
 _MOST_SECTION_LINES = 8  # of a drawn document: blank line, heading and six lines, so that every block keeps a spare
+_VARIED = "varied documents with min_lines and max_lines"
 _COUNT_WORDS = {1: "line", 2: "two lines"}
 
 
@@ -44,21 +49,27 @@ class ProbeEditConfig:
 
 
 def generate(config: ProbeEditConfig, seed: int) -> list[EditPair]:
-    """Return ``config.cases`` edits; the same config and seed give the same bytes.
+    """Return the edits of ``stream`` as a list: 160 MB of text for 1,000 cases of 2,000 lines each."""
+    return list(stream(config, seed))
+
+
+def stream(config: ProbeEditConfig, seed: int) -> Iterator[EditPair]:
+    """Yield ``config.cases`` edits, of which only digests are remembered; the same config and seed give the same bytes.
 
     Documents end with a final newline, which does not count as a line. Every text that an instruction quotes to locate
     an edit occurs in exactly one line of the document, so the instruction alone determines the gold. No two cases share
     (before, after); with line limits no two share ``before``. Each case is its own group, as the paper splits by case.
 
-    Raises ValueError if the config is out of range, or asks for more distinct edits than the four fixed documents have.
+    Raises ValueError if the config is out of range, or asks for more distinct edits than there are.
     """
     _check(config)
     fixed = {genre: _fixed_document(genre) for genre in SOURCES} if config.max_lines == 0 else None
     kinds = _kinds(config.cases)
     random.Random(f"probeedit:{seed}:kinds").shuffle(kinds)
     genres = list(SOURCES)
-    pairs: list[EditPair] = []
-    seen: set[str] = set()
+    if fixed:
+        _check_deletions(config.cases, Counter(genres[i % len(genres)] for i, kind in enumerate(kinds) if kind == "delete"))
+    seen: set[bytes] = set()
     for i, kind in enumerate(kinds):
         rng = random.Random(f"probeedit:{seed}:{i}")
         genre = genres[i % len(genres)]
@@ -70,19 +81,18 @@ def generate(config: ProbeEditConfig, seed: int) -> list[EditPair]:
             instruction, edits = drawn
             lines = [line.text for line in document]
             before, after = _text(lines), _text(_apply(lines, edits))
-            key = after if fixed else before
+            key = hashlib.sha256((after if fixed else before).encode()).digest()
             if key not in seen:
                 break
         else:
             raise ValueError(
                 f"cases={config.cases}: no further distinct {kind} edit of the {genre} found after {i} cases; "
-                f"ask for fewer cases, or for varied documents with min_lines and max_lines"
+                + ("ask for fewer cases, or for " + _VARIED if fixed else "ask for fewer cases, or raise max_lines")
             )
         seen.add(key)
         name = f"probeedit/{i:04d}"
         meta = {"kind": kind, "genre": genre}
-        pairs.append(EditPair(name, "probeedit", instruction, before, after, group=name, meta=meta))
-    return pairs
+        yield EditPair(name, "probeedit", instruction, before, after, group=name, meta=meta)
 
 
 def _check(config: ProbeEditConfig) -> None:
@@ -97,6 +107,26 @@ def _check(config: ProbeEditConfig) -> None:
         )
     if config.max_lines < config.min_lines:
         raise ValueError(f"max_lines={config.max_lines}: must be at least min_lines={config.min_lines}")
+
+
+def _check_deletions(cases: int, wanted: Counter[str]) -> None:
+    """Deletions are the edits that a fixed document runs out of first, and they can be counted beforehand."""
+    for genre, count in wanted.items():
+        found = _deletions(_fixed_document(genre))
+        if count > found:
+            raise ValueError(
+                f"cases={cases}: no further distinct delete edit of the {genre} after {found} of them, and {count} are "
+                f"asked for; ask for fewer cases, or for {_VARIED}"
+            )
+
+
+def _deletions(document: list[_Line]) -> int:
+    """How many different documents the deletion of one to three adjacent lines of a section can leave."""
+    texts = [line.text for line in document]
+    kept = [bool(line.text) and not line.heading for line in document]
+    starts = range(len(document))
+    runs = [(i, i + n) for n in (1, 2, 3) for i in starts if len(kept[i : i + n]) == n and all(kept[i : i + n])]
+    return len({tuple(texts[:i] + texts[j:]) for i, j in runs})
 
 
 def _kinds(cases: int) -> list[str]:
@@ -126,30 +156,48 @@ class _Line:
     heading: bool = False
 
 
+@cache
+def _parts(template: str) -> list[str]:
+    """Text and slots in turn: text, kind, value, text, kind, value, ..., text."""
+    return _SLOT.split(template)
+
+
 def _fill(template: str, rng: random.Random | None, chosen: dict[tuple[str, str], str]) -> _Line:
     """Put a value in every slot: the written one without ``rng``, else a drawn one, which ``chosen`` remembers."""
-    slots = []
-
-    def value(match: re.Match[str]) -> str:
-        slot = kind, written = match.group(1), match.group(2)
+    parts = _parts(template)
+    slots, text = [], [parts[0]]
+    for slot, literal in zip(zip(parts[1::3], parts[2::3], strict=True), parts[3::3], strict=True):
+        kind, written = slot
         if rng is not None and slot not in chosen:
             chosen[slot] = _other_value(kind, written, rng, set(chosen.values()))
-        text = chosen.get(slot, written)
-        text = _capital(text) if match.start() == 0 else text
-        slots.append((kind, text))
-        return text
-
-    return _Line(_SLOT.sub(value, template), tuple(slots))
+        value = chosen.get(slot, written)
+        if text == [""]:
+            value = _capital(value)
+        slots.append((kind, value))
+        text += value, literal
+    return _Line("".join(text), tuple(slots))
 
 
 def _other_value(kind: str, old: str, rng: random.Random, taken: set[str]) -> str:
     """A value of the kind other than ``old``, and if possible not ``taken``."""
     if kind == "n":  # nine draws, so that one is free
-        options = [re.sub(r"\d+", lambda digits: _number(len(digits.group()), rng), old) for _ in range(9)]
+        parts = _digits(old)
+        drawn = ["".join([_number(len(x), rng) if i % 2 else x for i, x in enumerate(parts)]) for _ in range(9)]
+        options = [value for value in drawn if value != old] or [old + "0"]
     else:
-        options = list(VALUES[kind])
-    options = [value for value in options if value.lower() != old.lower()] or [old + "0"]
+        options = _vocabulary(kind, old)
     return rng.choice([value for value in options if value not in taken] or options)
+
+
+@cache
+def _digits(value: str) -> list[str]:
+    """Text and runs of digits in turn."""
+    return re.split(r"(\d+)", value)
+
+
+@cache
+def _vocabulary(kind: str, old: str) -> list[str]:
+    return [value for value in VALUES[kind] if value.lower() != old.lower()] or [old + "0"]
 
 
 def _number(digits: int, rng: random.Random) -> str:

@@ -1,9 +1,12 @@
-"""The pyfix corpus: bug fixes made offline, one injected bug per function of the running Python's standard library.
+"""The pyfix corpus: bug fixes made offline, one injected bug per function of Python code.
+
+    python data_prep/build_oracles.py corpora=[pyfix]                      # this Python's standard library
+    python data_prep/build_oracles.py corpora=[pyfix] pyfix.source=click   # an installed package; or a folder, a file
 
 The fixed document is a function as its file has it, dedented to column 0; the broken one differs from it by one bug in
 one run of lines. Nothing is imported, executed or downloaded, so a bug is a bug by construction and not by a failing
-test: a few changes may leave the behaviour as it was, and a few can only be guessed from the text. The text is the
-Python Software Foundation's, under the PSF licence.
+test: a few changes may leave the behaviour as it was, and a few can only be guessed from the text. The text of the
+standard library is the Python Software Foundation's, under the PSF licence. Other languages: data_prep/bugs.py.
 
 Bug kinds, each a function below that lists the places where its bug can be put:
     operator     ``+`` for ``-``, ``*`` for ``/``, ``and`` for ``or`` ...
@@ -16,26 +19,30 @@ Bug kinds, each a function below that lists the places where its bug can be put:
     constant     ``True`` for ``False``, ``None`` for an empty string ...
     method       ``startswith`` for ``endswith``, ``min`` for ``max`` ...
 
-Left out: functions inside functions (their text is part of the outer one), functions whose text dedenting would alter,
-test folders, generated files, and files that Python or UTF-8 refuses.
+Left out: functions inside functions (their text is part of the outer one) and test folders; and, counted by reason
+(``generate_counted``), generated files, files that Python or UTF-8 refuses, and functions out of the limits, whose text
+dedenting would alter, that are there twice, or that no bug fits.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
 import hashlib
+import importlib.util
 import os
 import platform
 import random
 import re
 import sysconfig
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
 
+from data_prep.bugs import DESCRIPTIONS, BugReport, one_change
 from data_prep.pairs import EditPair
 
 
@@ -48,10 +55,11 @@ class PyFixConfig:
     max_lines: int = 40  # longest function body taken, in lines
     max_docstring_lines: int = 3  # functions with a longer docstring are left out; 0 leaves out every docstring
     describe: bool = False  # say in the instruction what kind of bug it is
+    source: str | None = None  # a folder, a .py file, or an installed package; else this Python's standard library
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The functions of the standard library
+# The functions of the source
 
 SKIPPED_FOLDERS = {
     "test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__", "site-packages", "dist-packages"
@@ -64,30 +72,59 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A function of the standard library as a document, with where it came from."""
+    """A function of the source as a document, with where it came from."""
 
     text: str
     module: str
     qualname: str
 
 
-def _modules(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield (module name, source) for every module under ``root``, in sorted order."""
+def _root(source: str) -> Path:
+    """The folder or file of a source that was named. A package is found where it lies, and not imported."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    package, *inner = source.split(".")
+    # Of the standard library, some modules are also frozen into the interpreter, without a file.
+    spec = (PathFinder.find_spec(package) or importlib.util.find_spec(package)) if package.isidentifier() else None
+    if spec is not None:
+        folders = spec.submodule_search_locations or []
+        for place in [Path(folder, *inner) for folder in folders] or [Path(spec.origin or "")]:
+            if place.is_dir() or place.suffix == ".py":
+                return place
+            if place.with_suffix(".py").is_file():
+                return place.with_suffix(".py")
+    raise ValueError(f"pyfix: source={source}: there is no such folder or file, and this Python finds no such package")
+
+
+def _paths(root: Path, is_library: bool) -> Iterator[Path]:
     for folder, subfolders, files in os.walk(root):
-        # A folder that is no identifier (lib-dynload, config-3.11-x86_64-linux-gnu) is no package.
-        subfolders[:] = sorted(name for name in subfolders if name.isidentifier() and name not in SKIPPED_FOLDERS)
-        for name in sorted(files):
-            if not name.endswith(".py"):
-                continue
-            path = Path(folder, name)
-            try:
-                # Universal newlines, as Python's own tokenizer reads it: a Windows install gives the same documents.
-                source = path.read_text(encoding="utf-8-sig")
-            except UnicodeDecodeError:
-                continue
-            if not _GENERATED.search(source[:1000]):
-                parts = path.relative_to(root).with_suffix("").parts
-                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), source
+        # In the library, a folder that is no identifier (lib-dynload, config-3.11-x86_64-linux-gnu) is no package.
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if name not in SKIPPED_FOLDERS and (name.isidentifier() if is_library else not name.startswith("."))
+        )
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _modules(source: str | None, files: Counter) -> Iterator[tuple[str, str]]:
+    """Yield (module name, text) for every module of a source, in sorted order; count what is no text or generated."""
+    root = Path(sysconfig.get_paths()["stdlib"]) if source is None else _root(source)
+    prefix = () if source is None else (root.resolve().stem,)
+    for path in [root] if root.is_file() else _paths(root, source is None):
+        files["seen"] += 1
+        try:
+            # Universal newlines, as Python's own tokenizer reads it: a Windows install gives the same documents.
+            text = path.read_text(encoding="utf-8-sig")
+        except (UnicodeDecodeError, OSError) as error:
+            files["not_utf8" if isinstance(error, UnicodeDecodeError) else "unreadable"] += 1
+            continue
+        if _GENERATED.search(text[:1000]):
+            files["generated"] += 1
+            continue
+        parts = prefix if root.is_file() else (*prefix, *path.relative_to(root).with_suffix("").parts)
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), text
 
 
 def _parse(source: str) -> ast.Module | None:
@@ -141,24 +178,30 @@ def _document(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) ->
     return text
 
 
-def _candidates(config: PyFixConfig) -> list[_Candidate]:
+def _candidates(config: PyFixConfig, report: BugReport) -> list[_Candidate]:
     """Every function within the limits, in the order of modules and lines; one of each text."""
     found: dict[str, _Candidate] = {}
-    for module, source in _modules(Path(sysconfig.get_paths()["stdlib"])):
+    for module, source in _modules(config.source, report.files):
         tree = _parse(source)
-        if tree is None:
-            continue
+        report.files["syntax_error" if tree is None else "read"] += 1
         lines = source.split("\n")
-        for qualname, node in _functions(tree):
-            if not config.min_lines <= node.end_lineno - node.body[0].lineno + 1 <= config.max_lines:
-                continue
-            docstring_lines = node.body[0].end_lineno - node.body[0].lineno + 1 if _has_docstring(node) else 0
-            if docstring_lines > config.max_docstring_lines:
-                continue
-            text = _document(node, lines)
-            if text is not None:
-                found.setdefault(text, _Candidate(text, module, qualname))
+        for qualname, node in _functions(tree) if tree else ():
+            report.functions["seen"] += 1
+            fault = _fault(node, config)
+            text = None if fault else _document(node, lines)
+            if text is None or text in found:
+                report.functions[fault or ("dedent" if text is None else "duplicate")] += 1
+            else:
+                found[text] = _Candidate(text, module, qualname)
     return list(found.values())
+
+
+def _fault(node: ast.FunctionDef | ast.AsyncFunctionDef, config: PyFixConfig) -> str:
+    length = node.end_lineno - node.body[0].lineno + 1
+    if not config.min_lines <= length <= config.max_lines:
+        return "too_short" if length < config.min_lines else "too_long"
+    docstring_lines = node.body[0].end_lineno - node.body[0].lineno + 1 if _has_docstring(node) else 0
+    return "long_docstring" if docstring_lines > config.max_docstring_lines else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -473,42 +516,52 @@ def _method(source: _Source) -> Iterator[list[Edit]]:
                 yield [(end - len(old), end, new)]
 
 
-# kind -> (where it can be put, what the instruction says of it)
-KINDS: dict[str, tuple[Callable[[_Source], Iterator[list[Edit]]], str]] = {
-    "operator": (_operator, "an operator is wrong"),
-    "comparison": (_comparison, "a comparison is wrong"),
-    "off_by_one": (_off_by_one, "a number or a bound is off by one"),
-    "variable": (_variable, "a wrong variable is used"),
-    "dropped": (_dropped, "a statement is missing"),
-    "swapped": (_swapped, "two arguments are swapped"),
-    "negated": (_negated, "a condition is inverted"),
-    "constant": (_constant, "a constant is wrong"),
-    "method": (_method, "a wrong function or method is called"),
+_PLACES: dict[str, Callable[[_Source], Iterator[list[Edit]]]] = {
+    "operator": _operator,
+    "comparison": _comparison,
+    "off_by_one": _off_by_one,
+    "variable": _variable,
+    "dropped": _dropped,
+    "swapped": _swapped,
+    "negated": _negated,
+    "constant": _constant,
+    "method": _method,
 }
+# kind -> (where it can be put, what the instruction says of it)
+KINDS = {kind: (places, DESCRIPTIONS[kind]) for kind, places in _PLACES.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pairs
 
 
-def _one_change(before: str, after: str) -> bool:
-    """Whether a line diff of the two is one block, which equal lines around a change can split."""
-    matcher = difflib.SequenceMatcher(None, before.split("\n"), after.split("\n"), autojunk=False)
-    return sum(tag != "equal" for tag, *_ in matcher.get_opcodes()) == 1
-
-
-def _broken(source: _Source, kind: str, original: str, taken: set[str], rng: random.Random) -> str | None:
+def _broken(
+    source: _Source, kind: str, original: str, taken: set[str], rng: random.Random, bugs: Counter
+) -> str | None:
     """The document with one bug of this kind, a text not in ``taken``; None where there is no place for one."""
     sites = list(KINDS[kind][0](source))
     rng.shuffle(sites)
     for edits in sites:
         before = source.apply(edits)
-        tree = _parse(before)
-        if before in taken or tree is None or not before.split("\n")[-2].strip():
-            continue  # the last of these: the last statement is gone and a blank line before it ends the text
-        if ast.dump(tree) != original and _one_change(before, source.text):
+        fault = _bug_fault(source, before, original, taken)
+        bugs["tried"] += 1
+        if not fault:
             return before
+        bugs[fault] += 1
     return None
+
+
+def _bug_fault(source: _Source, before: str, original: str, taken: set[str]) -> str:
+    tree = _parse(before)
+    if before in taken:
+        return "not_distinct"
+    if tree is None:
+        return "does_not_parse"
+    if not before.split("\n")[-2].strip():
+        return "blank_end"  # the last statement is gone, and a blank line before it ends the text
+    if ast.dump(tree) == original:
+        return "same_syntax"
+    return "" if one_change(before, source.text) else "several_runs"
 
 
 def _group(tree: ast.Module) -> str:
@@ -530,9 +583,14 @@ def _check(config: PyFixConfig) -> None:
 
 
 def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
-    """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side.
+    """Return the pairs of ``generate_counted``."""
+    return generate_counted(config, seed)[0]
 
-    The same interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds come out
+
+def generate_counted(config: PyFixConfig, seed: int) -> tuple[list[EditPair], BugReport]:
+    """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side, and count the rest.
+
+    The same source and interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds come out
     as even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a hash of
     the function's syntax without its name and docstring, so copies of one function in several modules stay together.
 
@@ -541,24 +599,29 @@ def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
     """
     _check(config)
     rng = random.Random(f"pyfix:{seed}")
-    candidates = _candidates(config)
+    report = BugReport()
+    candidates = _candidates(config, report)
     rng.shuffle(candidates)
     uses = dict.fromkeys(KINDS, 0)
     texts = {candidate.text for candidate in candidates}  # a broken function must not be another one's fixed text
     pairs: list[EditPair] = []
     for candidate in candidates:
         if len(pairs) == config.cases:
-            break
+            report.functions["over_cases"] += 1
+            continue
         tree = _parse(candidate.text)
         if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], _FUNCTIONS):
+            report.functions["dedent"] += 1
             continue
         source, original = _Source(candidate.text, tree.body[0]), ast.dump(tree)
         for kind in sorted(KINDS, key=lambda kind: (uses[kind], rng.random())):
-            before = _broken(source, kind, original, texts, rng)
+            before = _broken(source, kind, original, texts, rng, report.bugs)
             if before is None:
                 continue
             texts.add(before)
             uses[kind] += 1
+            report.count_kind("python", kind)
+            report.functions["used"] += 1
             name = candidate.qualname.rpartition(".")[2]
             pairs.append(
                 EditPair(
@@ -577,11 +640,14 @@ def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
                 )
             )
             break
+        else:
+            report.functions["no_place"] += 1
     if len(pairs) < config.cases:
+        where = f"the standard library of Python {platform.python_version()} ({sysconfig.get_paths()['stdlib']})"
         raise ValueError(
             f"pyfix: cases={config.cases}, but there are only {len(pairs)} usable functions with "
             f"min_lines={config.min_lines}, max_lines={config.max_lines} and "
-            f"max_docstring_lines={config.max_docstring_lines} in the standard library of Python "
-            f"{platform.python_version()} ({sysconfig.get_paths()['stdlib']}): lower cases or widen these limits"
+            f"max_docstring_lines={config.max_docstring_lines} in {config.source or where}: "
+            "lower cases or widen these limits"
         )
-    return pairs
+    return pairs, report

@@ -38,8 +38,8 @@ class Config:
     ckpt: str  # run folder, its final, or a checkpoint-N of it
     out: str  # the folder to write; new, or empty
     merge: bool = True  # of adapters: merge into the base; false exports the adapter alone
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of the weights
-    base: str | None = None  # base of an adapter; default the run's
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of the weights of a whole model
+    base: str | None = None  # the base model, to merge into and to name in the card; default the run's
     push: str | None = None  # USER/NAME of a new repository on the hub; nothing is pushed by default
     private: bool = True  # with push: only its owner sees the repository
 

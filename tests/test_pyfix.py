@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from data_prep import pyfix
+from data_prep.bugs import BugReport
 from data_prep.pyfix import KINDS, PyFixConfig, generate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,7 @@ def pairs():
 @cache
 def candidates():
     """The real functions, found once for the tests that only need some."""
-    return pyfix._candidates(PyFixConfig())
+    return pyfix._candidates(PyFixConfig(), BugReport())
 
 
 @pytest.fixture
@@ -162,14 +163,14 @@ def test_same_seed_same_bytes_in_another_process_and_fewer_cases_are_the_first_o
 
 def test_another_seed_gives_other_functions(monkeypatch):
     known = candidates()
-    monkeypatch.setattr(pyfix, "_candidates", lambda config: list(known))
+    monkeypatch.setattr(pyfix, "_candidates", lambda config, report: list(known))
     first, second = (generate(PyFixConfig(cases=50), seed) for seed in (1, 2))
     assert len({pair.after for pair in first} & {pair.after for pair in second}) < 25
 
 
 def test_describe_names_the_kind_and_changes_nothing_else(monkeypatch, pairs):
     known = candidates()
-    monkeypatch.setattr(pyfix, "_candidates", lambda config: list(known))
+    monkeypatch.setattr(pyfix, "_candidates", lambda config, report: list(known))
     described = generate(PyFixConfig(cases=60, describe=True), seed=0)
     for pair, plain in zip(described, pairs, strict=False):
         assert (pair.before, pair.after, pair.group, pair.meta) == (plain.before, plain.after, plain.group, plain.meta)
@@ -181,7 +182,7 @@ def test_describe_names_the_kind_and_changes_nothing_else(monkeypatch, pairs):
 def test_every_kind_on_any_function_gives_one_bug_or_nothing(number, kind, seed):
     text = candidates()[number % len(candidates())].text
     source = pyfix._Source(text, function(text))
-    before = pyfix._broken(source, kind, ast.dump(ast.parse(text)), {text}, random.Random(seed))
+    before = pyfix._broken(source, kind, ast.dump(ast.parse(text)), {text}, random.Random(seed), Counter())
     if before is not None:
         assert_one_bug(before, text)
         assert abs(len(before.split("\n")) - len(text.split("\n"))) == (kind == "dropped")
@@ -310,7 +311,7 @@ def test_which_functions_are_taken(library):
             "notes.txt": FIVE.format("", "notes", 15),
         }
     )
-    found = {(c.module, c.qualname): c.text for c in pyfix._candidates(PyFixConfig())}
+    found = {(c.module, c.qualname): c.text for c in pyfix._candidates(PyFixConfig(), BugReport())}
     assert sorted(found) == [
         ("feed", "feed"),
         ("good", "A.B.deep"),
@@ -340,14 +341,14 @@ def test_a_function_whose_strings_dedenting_would_alter_is_left_out(library):
             "column_zero.py": FIVE.format("", "g", 2) + "    x = '''one\n    two'''\n",
         }
     )
-    assert [c.module for c in pyfix._candidates(PyFixConfig(max_docstring_lines=9))] == ["column_zero", "kept"]
+    assert [c.module for c in pyfix._candidates(PyFixConfig(max_docstring_lines=9), BugReport())] == ["column_zero", "kept"]
 
 
 def test_docstrings_within_the_limit_are_part_of_the_document(library):
     documented = FIVE.format("", "f", 1).replace("    c = a", '    """One.\n\n    Two.\n    """\n    c = a')
     library({"m.py": documented})
-    assert pyfix._candidates(PyFixConfig(max_docstring_lines=3)) == []
-    assert [c.text for c in pyfix._candidates(PyFixConfig(max_docstring_lines=4))] == [documented]
+    assert pyfix._candidates(PyFixConfig(max_docstring_lines=3), BugReport()) == []
+    assert [c.text for c in pyfix._candidates(PyFixConfig(max_docstring_lines=4), BugReport())] == [documented]
 
 
 def test_copies_under_another_name_or_docstring_are_one_group(library):

@@ -1,0 +1,139 @@
+"""Recipe command lines for tests of training, in forks of this process, alone or as accelerate launch starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, DistributedType, PartialState
+from safetensors.torch import load_file
+
+import cad_train.sft  # noqa: F401 - torch, transformers and trl take 7 s to import: once here, not once in every run
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = "recipes/sft_combined.py"
+
+
+def recipe_line(model: Path, oracles: Path, out: Path, *settings: str) -> list[str]:
+    """The command line of a run over 11 short examples; ``settings`` come last and win."""
+    return [
+        RECIPE,
+        *["data.corpora=[probeedit]", "data.probeedit.cases=14", "data.probeedit.min_lines=4"],
+        *["data.probeedit.max_lines=6", f"data.out={oracles}", f"model={model}", f"out={out}", "max_length=4096"],
+        *["batch_size=4", "lr=1e-3", "precision=fp32", "activation_checkpointing=false", *settings],
+    ]
+
+
+def start(arguments: list[str], log: Path, prepare=lambda: None, **environment: str) -> int:
+    """Run a script's command line in a fork of this process; return the fork's process id.
+
+    ``prepare`` runs in the fork before the script. What the script prints goes to ``log``.
+    """
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        with log.open("ab", buffering=0) as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.stdin = Path(os.devnull).open()
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        os.chdir(ROOT)
+        os.environ.update(environment)
+        sys.argv = arguments
+        AcceleratorState._reset_state(reset_partial_state=True)  # what earlier tests left in this process
+        prepare()
+        runpy.run_path(arguments[0], run_name="__main__")
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def finish(process: int, seconds: float = 120) -> int:
+    """Wait for a fork and return its exit status, negative for the signal that ended it, as subprocess does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    raise AssertionError(f"process {process} did not end in {seconds} s")
+
+
+def run(arguments: list[str], log: Path, **environment: str) -> str:
+    """Run a command line to its end, which must be a good one; return what it printed."""
+    before = log.stat().st_size if log.exists() else 0
+    code = finish(start(arguments, log, **environment))
+    printed = log.read_bytes()[before:].decode()
+    assert code == 0, printed
+    return printed
+
+
+def launch(monkeypatch: pytest.MonkeyPatch, config: Path, arguments: list[str], log: Path) -> None:
+    """Do what ``accelerate launch --config_file config arguments`` does, with forks as workers, on a CPU over gloo."""
+    from accelerate.commands import launch as accelerate_launch
+
+    def workers(args) -> None:
+        """Stand in for torchrun: the same environment for every worker, without a new interpreter."""
+        count = int(args.nproc_per_node)
+        world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+        world |= {"MASTER_PORT": str(args.master_port), "ACCELERATE_TORCH_DEVICE": "cpu"}
+        started = [
+            start([args.training_script, *args.training_script_args], log, as_if_on_gpus, **world, RANK=rank)
+            for rank in map(str, range(count))
+        ]
+        codes = [finish(process) for process in started]
+        assert codes == [0] * count, log.read_text()
+
+    monkeypatch.setattr("torch.distributed.run.run", workers)
+    parser = accelerate_launch.launch_command_parser()
+    accelerate_launch.launch_command(parser.parse_args(["--config_file", str(config), *arguments]))
+
+
+def as_if_on_gpus() -> None:
+    """In a worker: let accelerate, which knows DeepSpeed and FSDP only on accelerators, take gloo on the CPU for one."""
+    os.environ["LOCAL_RANK"] = os.environ["RANK"]
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == os.environ.get("ACCELERATE_USE_FSDP"):
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+        return
+    torch.distributed.init_process_group("gloo")
+    PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
+        import deepspeed.ops
+
+        # Its collectives over shared memory take minutes to compile; gloo is what is tested.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def metrics(run: Path, of: str = "loss") -> list[dict]:
+    """The rows of metrics.jsonl that have the figure ``of``."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if of in row]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a model or adapter folder."""
+    [file] = folder.glob("*.safetensors")
+    return load_file(file)
+
+
+def weight_bytes(run: Path) -> bytes:
+    """The weights of a finished run, as they are on disk."""
+    [file] = (run / "final").glob("*.safetensors")
+    return file.read_bytes()
