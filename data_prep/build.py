@@ -12,10 +12,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from data_prep.bugs import BugsConfig
+from data_prep.bugs import generate as generate_bugs
 from data_prep.commit_filters import GitConfig
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.mine_git import load_commits, mine
@@ -23,8 +25,9 @@ from data_prep.oracle import build_oracle
 from data_prep.pairs import EditPair
 from data_prep.probeedit import ProbeEditConfig
 from data_prep.probeedit import generate as generate_probeedit
+from data_prep.programs import Choice, choose, equivalent, merge_short
 from data_prep.pyfix import PyFixConfig
-from data_prep.pyfix import generate as generate_pyfix
+from data_prep.pyfix import generate_counted as generate_pyfix
 from data_prep.rows import RowError, read_rows, write_rows, write_text
 from data_prep.user_pairs import load_user_pairs
 from decoding.commandline import UserError
@@ -33,9 +36,11 @@ from decoding.resolver import resolve
 
 FORMAT_VERSION = 1
 Split = Literal["train", "heldout"]
-CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "jsonl", "git")
+CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "bugs", "jsonl", "git")
 # Settings that do not change a single prepared byte.
 _NOT_CONTENT = ("out", "data_dir", "tokenizer")
+# Left out of the content while they have their defaults: folders prepared before there were these settings stay valid.
+_CONTENT_IF_SET = ("program", "min_copy", "merge_text_free", "equivalents")
 
 
 @dataclass
@@ -50,9 +55,14 @@ class OracleConfig:
     jsonl: list[str] = field(default_factory=list)  # files of the jsonl corpus (instruction, before, after)
     limit: int | None = None  # at most so many pairs of each corpus, chosen by the seed
     tests_in_prompt: bool = False  # hevalfix: show the tests in the instruction
+    program: Choice = "difflib"  # of training edits: which of the programs that make the edit; see data_prep.programs
+    min_copy: int = 1  # of training edits: copies of fewer lines are written out
+    merge_text_free: bool = False  # likewise copies without a letter or digit (blank lines, brackets)
+    equivalents: int = 0  # up to so many training rows more an edit, with other programs for it
     tokenizer: str | None = None  # hub name, folder, or GGUF file: adds token counts to the statistics
     probeedit: ProbeEditConfig = field(default_factory=ProbeEditConfig)  # the probeedit generator
     pyfix: PyFixConfig = field(default_factory=PyFixConfig)  # the pyfix generator
+    bugs: BugsConfig = field(default_factory=BugsConfig)  # the bugs generator: folders of js, java, go, C++ or Rust
     git: GitConfig = field(default_factory=GitConfig)  # the git corpus: commits of local repositories, mined first
 
     def __post_init__(self) -> None:
@@ -65,15 +75,24 @@ class OracleConfig:
             raise ValueError(f"heldout={self.heldout}: must be at least 0 and below 1")
         if "jsonl" in self.corpora and not self.jsonl:
             raise ValueError("corpora has jsonl, but no file is named: add jsonl=[FILE,...]")
+        if "bugs" in self.corpora and not self.bugs.source:
+            raise ValueError("corpora has bugs, but no source is named: add bugs.source=[FOLDER,...]")
         if "git" in self.corpora and not self.git.repo:
             raise ValueError("corpora has git, but no repository is named: add git.repo=[PATH,...]")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit={self.limit}: must be at least 1")
+        for name, least in (("min_copy", 1), ("equivalents", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least {least}")
 
 
 @dataclass(frozen=True, slots=True)
 class OracleRow:
-    """One prepared edit; ``program`` is the canonical text of the oracle, ``tags`` names what is odd about the edit."""
+    """One prepared edit; ``program`` is the canonical text of the oracle, ``tags`` names what is odd about the edit.
+
+    A held-out edit has difflib's program whatever is trained on, so that runs on different programs are scored alike. An
+    additional training row is the same edit with another program; its id ends in ``#1``, ``#2``, ...
+    """
 
     id: str
     corpus: str
@@ -89,12 +108,18 @@ class OracleRow:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The oracles of one corpus: every edit with its split, and what was offered, refused, and left out by limit."""
+    """The oracles of one corpus: every edit with its split, and what was offered, refused, and left out by limit.
+
+    ``found`` is what a generator of bugs says of its source (``BugReport.as_dict``), empty for other corpora.
+    ``equivalents`` are additional training rows: edits of ``rows`` with other programs.
+    """
 
     rows: list[OracleRow]
     offered: int
     faults: list[dict]
     over_limit: int
+    found: dict[str, dict]
+    equivalents: list[OracleRow]
 
 
 def prepare_corpora(
@@ -107,16 +132,19 @@ def prepare_corpora(
     Raises:
         UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
     """
-    loaded = {name: _usable(*_load(name, config, progress)) for name in config.corpora}
+    found: dict[str, dict] = {}
+    loaded = {name: _usable(*_load(name, config, progress, found)) for name in config.corpora}
     kept = {name: _limited(name, pairs, config) for name, (pairs, _) in loaded.items()}
     held_out = _heldout_groups(kept, config)
     corpora = {}
     for name, (usable, faults) in loaded.items():
-        rows = [
-            _oracle_row(pair, "heldout" if pair.group in held_out[_family(name)] else "train")
-            for pair in progress(kept[name], name)
-        ]
-        corpora[name] = Corpus(rows, len(usable) + len(faults), faults, len(usable) - len(rows))
+        rows, more = [], []
+        for pair in progress(kept[name], name):
+            split = "heldout" if pair.group in held_out[_family(name)] else "train"
+            row, *others = _oracle_rows(pair, split, config)
+            rows.append(row)
+            more += others
+        corpora[name] = Corpus(rows, len(usable) + len(faults), faults, len(usable) - len(rows), found.get(name, {}), more)
     return corpora
 
 
@@ -146,17 +174,19 @@ def build_oracles(
     for name, corpus in prepared.items():
         rows = corpus.rows
         for split in ("train", "heldout"):
-            write_rows(out / name / f"{split}.jsonl", (asdict(row) for row in rows if row.split == split))
+            of_split = (asdict(row) for row in rows + corpus.equivalents if row.split == split)
+            write_rows(out / name / f"{split}.jsonl", of_split)
         corpora[name] = {
             "offered": corpus.offered,
             "rejected": dict(Counter(fault["reason"] for fault in corpus.faults)),
             "over_limit": corpus.over_limit,
             "train": sum(row.split == "train" for row in rows),
             "heldout": sum(row.split == "heldout" for row in rows),
+            "equivalents": len(corpus.equivalents),  # rows of train.jsonl beside those of "train"; not in what follows
             "tags": dict(Counter(tag for row in rows for tag in row.tags)),
             "statistics": statistics(rows) | (token_statistics(rows, text) if text else {}),
-            "fingerprint": fingerprint(rows),
-        }
+            "fingerprint": fingerprint(rows + corpus.equivalents),
+        } | ({"found": corpus.found} if corpus.found else {})
     rejected = [{"corpus": name, **fault} for name, corpus in prepared.items() for fault in corpus.faults]
     write_rows(out / "rejected.jsonl", rejected)
     manifest = {
@@ -172,9 +202,15 @@ def build_oracles(
 def content_settings(config: OracleConfig) -> dict[str, Any]:
     """The settings that determine the prepared bytes, JSON-ready."""
     settings = {key: value for key, value in asdict(config).items() if key not in _NOT_CONTENT}
-    if "git" not in config.corpora:  # folders prepared before there was a git corpus stay valid
-        return {key: value for key, value in settings.items() if key != "git"}
-    del settings["git"]["out"]
+    for key in _CONTENT_IF_SET:
+        if settings[key] == getattr(OracleConfig, key):
+            del settings[key]
+    # Folders prepared before there were these settings stay valid.
+    settings = {key: value for key, value in settings.items() if key not in {"git", "bugs"} - set(config.corpora)}
+    if config.pyfix.source is None:
+        del settings["pyfix"]["source"]
+    if "git" in settings:
+        del settings["git"]["out"]
     return settings
 
 
@@ -258,8 +294,10 @@ def copied_spans(row: OracleRow) -> list[str]:
     return ["\n".join(lines[op.first - 1 : op.last]) for op in parse(row.program).copies]
 
 
-def _load(name: str, config: OracleConfig, progress: Callable) -> tuple[list[EditPair], list[dict]]:
-    """Return the pairs of a corpus, and the rows that are none, with the reason."""
+def _load(
+    name: str, config: OracleConfig, progress: Callable, found: dict[str, dict]
+) -> tuple[list[EditPair], list[dict]]:
+    """Return the pairs of a corpus, and the rows that are none, with the reason; ``found`` gets what a generator counts."""
     try:
         if name == "jsonl":
             paths = [Path(path).expanduser() for path in config.jsonl]
@@ -272,7 +310,13 @@ def _load(name: str, config: OracleConfig, progress: Callable) -> tuple[list[Edi
         if name == "probeedit":
             return generate_probeedit(config.probeedit, config.seed), []
         if name == "pyfix":
-            return generate_pyfix(config.pyfix, config.seed), []
+            pairs, report = generate_pyfix(config.pyfix, config.seed)
+            found[name] = report.as_dict()
+            return pairs, []
+        if name == "bugs":
+            pairs, report = generate_bugs(config.bugs, config.seed, progress)
+            found[name] = report.as_dict()
+            return pairs, []
         short = name.removeprefix("hevalfix-")
         return load_humanevalpack(short, _data_dir(short, config), config.tests_in_prompt), []
     except (RowError, ValueError) as error:
@@ -353,8 +397,19 @@ def _fault(pair: EditPair) -> str:
     return ""
 
 
-def _oracle_row(pair: EditPair, split: Split) -> OracleRow:
-    program = build_oracle(pair.before, pair.after)
+def _oracle_rows(pair: EditPair, split: Split, config: OracleConfig) -> list[OracleRow]:
+    """Return the row of an edit and, to train on, rows with other programs for it."""
+    if split == "heldout":
+        return [_oracle_row(pair, split, build_oracle(pair.before, pair.after))]
+    program = choose(config.program, pair.before, pair.after)
+    short = {"m": config.min_copy, "text_free": config.merge_text_free}
+    program = merge_short(program, pair.before, **short)
+    others = equivalent(program, pair.before, config.equivalents, f"{config.seed}:{pair.id}", **short)
+    rows = [_oracle_row(pair, split, each) for each in (program, *others)]
+    return rows[:1] + [replace(row, id=f"{row.id}#{number}") for number, row in enumerate(rows[1:], start=1)]
+
+
+def _oracle_row(pair: EditPair, split: Split, program: Program) -> OracleRow:
     text = render(program)
     if resolve(parse(text), pair.before) != pair.after:  # the losslessness every later figure rests on (section 4.3)
         raise AssertionError(

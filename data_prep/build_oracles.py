@@ -2,11 +2,13 @@
 
     python data_prep/build_oracles.py                                           # the paper's combined set
     python data_prep/build_oracles.py corpora=[pyfix] pyfix.cases=2000 out=data/pyfix seed=1
+    python data_prep/build_oracles.py corpora=[bugs] bugs.source=[../app] bugs.languages=[js,go] out=data/app
     python data_prep/build_oracles.py corpora=[jsonl] jsonl=[my_edits.jsonl] out=data/mine
     python data_prep/build_oracles.py corpora=[hevalfix-py] tokenizer=Qwen/Qwen2.5-Coder-1.5B-Instruct
 
 Corpora: hevalfix-{py,js,java,go,cpp,rust} (HumanEvalPack, from data_dir=, CAD_DATA_DIR or the hub), probeedit
-(generated prose edits), pyfix (bugs injected into this Python's standard library), jsonl (your own
+(generated prose edits), pyfix (bugs injected into this Python's standard library, or into pyfix.source=, a package or
+a folder), bugs (the same for JavaScript, Java, Go, C++ and Rust in bugs.source=), jsonl (your own
 instruction/before/after rows). Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last,
 OUT/manifest.json.
 """
@@ -49,10 +51,24 @@ def summarise(manifest: dict, out: str) -> str:
                 text.append(
                     f"{name}: {label} " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
                 )
+        text += _found_tables(name, entry.get("found"))
     if any(entry["rejected"] for entry in manifest["corpora"].values()):
         text.append(f"every refused row is in {out}/rejected.jsonl")
     text.append(f"wrote {out}, fingerprint {manifest['fingerprint'][:16]}")
     return "\n".join(text)
+
+
+def _found_tables(name: str, found: dict | None) -> list[str]:
+    """What a generator of bugs found, used and left out, and the bugs by language and kind."""
+    if not found:
+        return []
+    lines = []
+    for what in ("files", "functions", "bugs"):
+        counts = ", ".join(f"{count} {reason}" for reason, count in found[what].items())
+        lines.append(f"{name}: {what}: {counts}")
+    kinds = list(next(iter(found["kinds"].values())))
+    rows = [[language, *(counts[kind] for kind in kinds)] for language, counts in found["kinds"].items()]
+    return [*lines, markdown_table([f"{name}: bugs", *kinds], rows)]
 
 
 if __name__ == "__main__":

@@ -230,7 +230,8 @@ def _weights(b: Sequence[str]) -> tuple[int, list[int]]:
 
 def _program(pieces: Iterable[Piece], b: Sequence[str]) -> Program:
     return Program(
-        Gen.of("\n".join(b[start:stop])) if at is None else Copy(at + 1, at + stop - start) for start, stop, at in pieces
+        Gen.of("\n".join(b[start:stop])) if at is None else Copy(at + 1, at + stop - start)
+        for start, stop, at in pieces
     )
 
 

@@ -588,11 +588,12 @@ def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
 
 
 def generate_counted(config: PyFixConfig, seed: int) -> tuple[list[EditPair], BugReport]:
-    """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side, and count the rest.
+    """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side.
 
-    The same source and interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds come out
-    as even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a hash of
-    the function's syntax without its name and docstring, so copies of one function in several modules stay together.
+    The same source, interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds
+    come out as even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a
+    hash of the function's syntax without its name and docstring, so copies of one function in several modules stay
+    together. The report counts what was not used.
 
     Raises ValueError for a bad field (its name, its value and what is allowed) and for more cases than there are usable
     functions (how many there are, and which field to change).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
@@ -386,7 +387,7 @@ def test_the_python_of_the_card_runs_as_it_stands(trained, tmp_path, monkeypatch
     ],
 )
 def test_generation_stops_at_the_supervised_end_and_pads_with_no_stop(pad, stops, expected):
-    tokenizer = byte_level_tokenizer(nfc=True)  # of this test alone
+    tokenizer = copy.deepcopy(byte_level_tokenizer())
     tokenizer.add_special_tokens({"unk_token": "<|endoftext|>"})
     tokenizer.pad_token = pad
     ids = tokenizer.convert_tokens_to_ids

@@ -144,7 +144,8 @@ def _of(paper: dict[str, tuple], name: str, inputs: Inputs, width: int) -> list:
 
 
 def _histogram(inputs: Inputs) -> Plot:
-    edges = [0.5, *(2**k for k in range(15))]  # empty spans stand in the first bin
+    longest = max((n for corpus in inputs.corpora for n in inputs.tokens(corpus).all_spans), default=1)
+    edges = [0.5, *(2**k for k in range(longest.bit_length() + 1))]  # empty spans stand in the first bin
     series = []
     for corpus in inputs.corpora:
         spans = np.maximum(inputs.tokens(corpus).all_spans, 0.5)
