@@ -26,7 +26,15 @@ from data_prep.build import OracleRow, read_split
 from data_prep.rows import RowError, read_rows, write_text
 from decoding.commandline import UserError, from_yaml
 from decoding.console import markdown_table
-from decoding.loading import COMPLETED, checkpoint_step, find_model, load_encoder, load_model, local_name
+from decoding.loading import (
+    COMPLETED,
+    EXPORTED_SETTINGS,
+    checkpoint_step,
+    find_model,
+    load_encoder,
+    load_model,
+    local_name,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +42,6 @@ if TYPE_CHECKING:
 
     from decoding.encoder import ProgramEncoder
 
-SETTINGS = "cad_train.json"  # in every exported folder; has the keys of a run's config.yaml
 _CHECKED = 4  # edits on which outputs are compared
 _TOLERANCE = 1e-3  # of the largest logit; float32 rounding stays below 1e-5, a wrong merge is of the order of 1
 
@@ -127,7 +134,9 @@ def export_run(
             checks = None
             _write_adapter(trained, part)
         _write_tokenizer(encoder.tokenizer, part)
-        write_text(part / SETTINGS, json.dumps(portable_settings(trained.config), indent=2, ensure_ascii=False) + "\n")
+        write_text(
+            part / EXPORTED_SETTINGS, json.dumps(portable_settings(trained.config), indent=2, ensure_ascii=False) + "\n"
+        )
         write_text(part / "README.md", model_card(trained, out.name, merge, dtype, checks))
         part.rename(out)
     except RowError as error:
@@ -410,7 +419,7 @@ decoder = SpliceDecoder({load}, load_tokenizer(folder), style="{config.style}", 
 print(edit.text, edit.confidence)  # text is None where a limit ended the edit early
 ```""",
         f"""```
-python decoding/edit.py --ckpt {name}{base_key} style={config.style} splice={config.splice} mean.py "Fix bugs in mean."
+python decoding/edit.py --ckpt {name}{base_key} mean.py "Fix bugs in mean."
 python eval/heldout.py --ckpt {name}{base_key} data=ORACLES
 ```""",
         "## Base model and licence",

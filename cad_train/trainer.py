@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import extract_model_from_parallel
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
@@ -78,7 +77,7 @@ class SelectorTrainer(SFTTrainer):
         supervised = targets != IGNORED
         predicts = torch.nn.functional.pad(supervised, (0, 1))  # a position predicts the next
         rows = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids") if name in inputs}
-        head = extract_model_from_parallel(model).get_output_embeddings()
+        head = getattr(model, "module", model).get_output_embeddings()  # what DDP or DeepSpeed wraps
         # logits_to_keep would take the same positions of every row of the micro-batch.
         with head.register_forward_pre_hook(lambda _, hidden: hidden[0][predicts]):
             outputs = model(**rows, use_cache=False)
@@ -147,6 +146,8 @@ class RunLog(TrainerCallback):
         """Start the clock of this process; a resumed run starts at its checkpoint's step, which may be the last."""
         self.started, self.first_step = time.perf_counter(), state.global_step
         control.should_training_stop |= state.global_step >= state.max_steps
+        if state.best_global_step:  # the run folder may have been moved
+            state.best_model_checkpoint = str(self.run.path / f"checkpoint-{state.best_global_step}")
 
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         """Record and print one step."""

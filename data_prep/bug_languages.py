@@ -498,7 +498,7 @@ def _bindings(source: Source) -> dict[int, _Binding]:
         declared = node.child("type") or (node.parent.child("type") if node.parent else None)
         kind = source.text(declared) if declared else ""
         for child in node.children:
-            if fields is not None and child.field not in fields:
+            if (fields is not None and child.field not in fields) or child.type in _BINDERS:
                 continue
             # What is declared as a pointer is of another type than what is not.
             shape = child.type if child.type in ("pointer_declarator", "array_declarator") else ""

@@ -20,7 +20,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.bug_languages import KINDS, LANGUAGES, Function, Source, functions, parse
@@ -280,7 +280,7 @@ def _pair(number: int, candidate: _Candidate, source: Source, kind: str, before:
 
 
 def _said(report: BugReport) -> str:
-    counts = asdict(report)
+    counts = report.as_dict()
     parts = [
         f"{counts[what]['seen']} {what}" + _reasons(counts[what]) for what in ("files", "functions") if counts[what]
     ]

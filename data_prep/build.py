@@ -90,8 +90,8 @@ class OracleConfig:
 class OracleRow:
     """One prepared edit; ``program`` is the canonical text of the oracle, ``tags`` names what is odd about the edit.
 
-    A held-out edit has difflib's program whatever is trained on, so that runs on different programs are scored alike. An
-    additional training row is the same edit with another program; its id ends in ``#1``, ``#2``, ...
+    A held-out edit has difflib's program whatever is trained on, so that runs on different programs are scored alike.
+    An additional training row is the same edit with another program; its id ends in ``#1``, ``#2``, ...
     """
 
     id: str
@@ -144,7 +144,8 @@ def prepare_corpora(
             row, *others = _oracle_rows(pair, split, config)
             rows.append(row)
             more += others
-        corpora[name] = Corpus(rows, len(usable) + len(faults), faults, len(usable) - len(rows), found.get(name, {}), more)
+        over_limit = len(usable) - len(rows)
+        corpora[name] = Corpus(rows, len(usable) + len(faults), faults, over_limit, found.get(name, {}), more)
     return corpora
 
 
@@ -297,7 +298,7 @@ def copied_spans(row: OracleRow) -> list[str]:
 def _load(
     name: str, config: OracleConfig, progress: Callable, found: dict[str, dict]
 ) -> tuple[list[EditPair], list[dict]]:
-    """Return the pairs of a corpus, and the rows that are none, with the reason; ``found`` gets what a generator counts."""
+    """Return the pairs of a corpus, and the rows that are none, with the reason; ``found`` gets a bug report."""
     try:
         if name == "jsonl":
             paths = [Path(path).expanduser() for path in config.jsonl]

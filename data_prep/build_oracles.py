@@ -5,12 +5,18 @@
     python data_prep/build_oracles.py corpora=[bugs] bugs.source=[../app] bugs.languages=[js,go] out=data/app
     python data_prep/build_oracles.py corpora=[jsonl] jsonl=[my_edits.jsonl] out=data/mine
     python data_prep/build_oracles.py corpora=[hevalfix-py] tokenizer=Qwen/Qwen2.5-Coder-1.5B-Instruct
+    python data_prep/build_oracles.py program=fewest_ops min_copy=2 equivalents=2 out=data/shorter
 
 Corpora: hevalfix-{py,js,java,go,cpp,rust} (HumanEvalPack, from data_dir=, CAD_DATA_DIR or the hub), probeedit
 (generated prose edits), pyfix (bugs injected into this Python's standard library, or into pyfix.source=, a package or
 a folder), bugs (the same for JavaScript, Java, Go, C++ and Rust in bugs.source=), jsonl (your own
 instruction/before/after rows). Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last,
 OUT/manifest.json.
+
+Programs are difflib's. Others can be trained on: program=fewest_ops (moved and repeated lines are copied too) or
+program=fewest_ops_monotone (the same for strategy=monotone); min_copy=M writes out copies of fewer lines, as min_span=M
+decodes; merge_text_free=true writes out copies of blank lines and brackets; equivalents=K adds up to K training rows an
+edit with other programs for it. Held-out edits keep difflib's, so that every choice is scored on the same file.
 """
 
 from __future__ import annotations
@@ -46,6 +52,8 @@ def summarise(manifest: dict, out: str) -> str:
     for name, entry in manifest["corpora"].items():
         if entry["over_limit"]:
             text.append(f"{name}: {entry['over_limit']} left out by limit")
+        if entry["equivalents"]:
+            text.append(f"{name}: {entry['equivalents']} more training rows with other programs")
         for label, counts in (("refused", entry["rejected"]), ("tagged", entry["tags"])):
             if counts:
                 text.append(

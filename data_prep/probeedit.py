@@ -68,7 +68,9 @@ def stream(config: ProbeEditConfig, seed: int) -> Iterator[EditPair]:
     random.Random(f"probeedit:{seed}:kinds").shuffle(kinds)
     genres = list(SOURCES)
     if fixed:
-        _check_deletions(config.cases, Counter(genres[i % len(genres)] for i, kind in enumerate(kinds) if kind == "delete"))
+        _check_deletions(
+            config.cases, Counter(genres[i % len(genres)] for i, kind in enumerate(kinds) if kind == "delete")
+        )
     seen: set[bytes] = set()
     for i, kind in enumerate(kinds):
         rng = random.Random(f"probeedit:{seed}:{i}")

@@ -87,7 +87,7 @@ def merge_short(program: Program, document: str, m: int, text_free: bool = False
 def equivalent(
     program: Program, document: str, k: int, seed: int | str, m: int = 1, text_free: bool = False
 ) -> list[Program]:
-    """Return up to ``k`` other programs that resolve to the same document, each once, those with the fewest changes first.
+    """Return up to ``k`` other programs that resolve to the same document, those with the fewest changes first.
 
     A change splits a copy, takes its lines from another place that has the same, writes out a copy of at most 3 lines,
     or slides a boundary over equal lines. Kinds of change take turns, and the seed decides within a kind. There are
@@ -141,15 +141,17 @@ def _cheapest(a: Sequence[str], b: Sequence[str]) -> list[Piece]:
     per_op, per_line = _weights(b)
     best = [0]  # the cost of the first lines of b, by their number
     ends: list[tuple[int, bool]] = [(0, False)]  # of the last operation there: its first line, and whether it copies
-    gen = gen_start = -1  # the cost where the last operation is a gen
+    gen, gen_start = per_op, 0  # the cost where the last operation is a gen, and its first line
     for stop, (size, _) in enumerate(runs_ending(b, a), start=1):
-        if stop == 1 or best[-1] + per_op < gen:
+        if best[-1] + per_op < gen:
             gen, gen_start = best[-1] + per_op, stop - 1
         gen += per_line[stop - 1]
-        copy = best[stop - size] + per_op
-        copies = bool(size) and copy <= gen
-        best.append(copy if copies else gen)
-        ends.append((stop - size, True) if copies else (gen_start, False))
+        if size and (copy := best[stop - size] + per_op) <= gen:
+            best.append(copy)
+            ends.append((stop - size, True))
+        else:
+            best.append(gen)
+            ends.append((gen_start, False))
     pieces: list[tuple[int, int, bool]] = []
     stop = len(b)
     while stop:

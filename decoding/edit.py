@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from decoding.commandline import UserError, run
-from decoding.loading import find_model, load_encoder, load_model
+from decoding.loading import EXPORTED_SETTINGS, find_model, load_encoder, load_model
 from decoding.textfile import TextFile, check_replaceable, read_text_file, replace_text
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def decode_edit(decoder: SpliceDecoder, file: TextFile, instruction: str, min_co
 def load_decoder(config: Config) -> SpliceDecoder:
     """Load the checkpoint with the settings it was trained with, where ``config`` gives no other."""
     model_name, run_folder = find_model(config.ckpt)  # its mistakes are told before the slow imports
-    trained = run_settings(run_folder)
+    trained = run_settings(run_folder, model_name)
 
     import torch
 
@@ -150,15 +150,17 @@ def load_decoder(config: Config) -> SpliceDecoder:
     )
 
 
-def run_settings(run_folder: Path | None) -> dict[str, str]:
-    """Return the style, splice setting and base model that the run was trained with; nothing for a model without one.
+def run_settings(run_folder: Path | None, model: str) -> dict[str, str]:
+    """Return the style, splice setting and base model that a model was trained with; nothing where nothing says so.
+
+    They stand in its run, or in an exported folder beside the weights.
 
     Raises:
         UserError: settings that cannot be read, or are none of ours.
     """
-    if run_folder is None:
+    path = run_folder / "config.yaml" if run_folder else Path(model).expanduser() / EXPORTED_SETTINGS
+    if run_folder is None and not path.is_file():
         return {}
-    path = run_folder / "config.yaml"
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

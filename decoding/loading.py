@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 COMPLETED = "COMPLETED"  # a file in every checkpoint folder that is whole
+EXPORTED_SETTINGS = "cad_train.json"  # the run's settings in an exported model folder
 
 
 def find_model(ckpt: str) -> tuple[str, Path | None]:

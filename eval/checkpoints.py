@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cad_train.config import NOT_RESUMED, TrainConfig
-from cad_train.export import SETTINGS
 from cad_train.run_folder import differing
 from decoding.commandline import UserError, from_yaml
-from decoding.loading import find_model
+from decoding.loading import EXPORTED_SETTINGS, find_model
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def find_checkpoint(name: str) -> Checkpoint:
     """
     model, run = find_model(name)
     if run is None:
-        exported = Path(model).expanduser() / SETTINGS
+        exported = Path(model).expanduser() / EXPORTED_SETTINGS
         config = from_yaml(TrainConfig, exported) if exported.is_file() else None
         return Checkpoint(name, model, None, config, None)
     try:

@@ -84,8 +84,8 @@ def results_table(aggregated: dict[str, Any]) -> list[str]:
             f"The baseline is {baseline}. *Minus baseline* is in percentage points of EM, with its paired bootstrap "
             "95 % interval; *only* counts the pairs of attempts on a case that only one of the two got right, paired "
             "by seed where both have the same seeds. p is the exact two-sided paired test with the case as the unit, "
-            f"McNemar's for one seed each; it is not corrected for {len(comparisons)} comparison"
-            + ("s." if len(comparisons) > 1 else ".")
+            "McNemar's for one seed each, and approximate where the numbers of seeds differ; it is not corrected for "
+            f"{len(comparisons)} comparison" + ("s." if len(comparisons) > 1 else ".")
         )
     return lines
 

@@ -15,7 +15,8 @@ choice has its oracles in a folder of its own, named after it: DATA.OUT-data.KEY
 Runs follow one another, each as `accelerate launch recipes/RECIPE.py ...`; launcher= names a file of
 accelerate_configs/, which is how several GPUs share a run. All points run with the first seed before any with the
 second. A run lies in out=/KEY=VALUE,.../seedS, its output in log.txt there. The same seed gives the same losses,
-initialisation of adapters included, on the same kind of device and number of processes.
+initialisation of adapters included, with the same number of processes and threads; on a GPU up to rounding, since some
+of its kernels add in no fixed order.
 
 A run that fails is recorded, and the others go on. The same command again skips finished runs, goes on with interrupted
 ones from their newest checkpoint, and tries failed ones again; more seeds or values may be added. Ctrl-C or SIGTERM

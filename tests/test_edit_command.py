@@ -21,7 +21,7 @@ from decoding import edit as command
 from decoding import textfile
 from decoding.commandline import UserError, parse_config
 from decoding.edit import Config, decode_edit, edit_file, read_words, run_settings, unified_diff
-from decoding.loading import find_model
+from decoding.loading import EXPORTED_SETTINGS, find_model
 from decoding.textfile import check_replaceable, read_text_file, replace_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -569,7 +569,17 @@ def make_run(path: Path, *models: str, config: str = "style: plain\nsplice: full
 
 def located(ckpt: str) -> tuple[str, dict[str, str]]:
     model, run = find_model(ckpt)
-    return model, run_settings(run)
+    return model, run_settings(run, model)
+
+
+def test_an_exported_folder_says_how_its_model_was_trained(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert located(str(tmp_path)) == (str(tmp_path), {})
+    (tmp_path / EXPORTED_SETTINGS).write_text('{"style": "plain", "splice": "full", "model": "some/base", "lr": 1.0}')
+    assert located(str(tmp_path)) == (str(tmp_path), TRAINED)
+    (tmp_path / EXPORTED_SETTINGS).write_text('{"style": "loud"}')
+    with pytest.raises(UserError, match="style is 'loud'"):
+        located(str(tmp_path))
 
 
 TRAINED = {"style": "plain", "splice": "full", "model": "some/base"}

@@ -341,7 +341,8 @@ def test_a_function_whose_strings_dedenting_would_alter_is_left_out(library):
             "column_zero.py": FIVE.format("", "g", 2) + "    x = '''one\n    two'''\n",
         }
     )
-    assert [c.module for c in pyfix._candidates(PyFixConfig(max_docstring_lines=9), BugReport())] == ["column_zero", "kept"]
+    found = pyfix._candidates(PyFixConfig(max_docstring_lines=9), BugReport())
+    assert [c.module for c in found] == ["column_zero", "kept"]
 
 
 def test_docstrings_within_the_limit_are_part_of_the_document(library):

@@ -86,6 +86,14 @@ def test_a_grid_survives_a_failure_resumes_and_compares_with_its_baseline(tmp_pa
     log = (folder[f"model={second}", 0] / "log.txt").read_text()
     assert log.count("$ ") == 2 and "there is no model folder" in log and "step    2/2" in log
 
+    # The runs of a sweep can be drawn, with the EM of their held-out results.
+    pytest.importorskip("matplotlib")
+    plot = [sys.executable, "recipes/plot.py", *map(str, folder.values()), f"out={tmp_path / 'plot.svg'}"]
+    drawn = subprocess.run(plot, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert drawn.returncode == 0 and drawn.stderr == "", drawn.stderr
+    assert drawn.stdout.count(": 2 runs, up to step 2; last training loss ") == 2
+    assert "EM of the trained model on its held-out results" in (tmp_path / "plot.svg").read_text()
+
 
 SLOW = '''
 """A recipe of a user's own: stops on SIGTERM as ours do, and goes on when it is started again."""

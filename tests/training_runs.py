@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import json
 import os
 import runpy
@@ -16,7 +18,13 @@ import torch
 from accelerate.state import AcceleratorState, DistributedType, PartialState
 from safetensors.torch import load_file
 
-import cad_train.sft  # noqa: F401 - torch, transformers and trl take 7 s to import: once here, not once in every run
+# Torch, transformers and trl take 7 s to import: once here, not once in every run.
+import cad_train.sft  # noqa: F401
+import eval.while_training  # noqa: F401
+
+for slow in ("peft", "bitsandbytes", "deepspeed"):
+    if importlib.util.find_spec(slow):
+        importlib.import_module(slow)
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = "recipes/sft_combined.py"
@@ -37,6 +45,7 @@ def start(arguments: list[str], log: Path, prepare=lambda: None, **environment: 
 
     ``prepare`` runs in the fork before the script. What the script prints goes to ``log``.
     """
+    gc.freeze()  # or the first collection in the fork would copy every page
     process = os.fork()
     if process:
         return process
