@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -171,17 +170,7 @@ def matmul_rate(model: Architecture, tokens: int, dtype: torch.dtype, device: st
 
 def _best_seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     import torch
+    from torch.utils.benchmark import Timer
 
-    def synchronise() -> None:
-        if left.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    taken = []
-    out = left @ right  # the first of a shape sets things up
-    while len(taken) < 2 or sum(taken) < _TIMED_S:
-        synchronise()
-        started = time.perf_counter()
-        torch.matmul(left, right, out=out)
-        synchronise()
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+    product = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
+    return min(product.blocked_autorange(min_run_time=_TIMED_S).times)

@@ -137,6 +137,9 @@ def open_run(
                 different.append(message)
         if different:
             raise UserError(f"{run.path} holds another run ({'; '.join(different)}): choose another out= or remove it")
+    if main_process:
+        for part in run.path.glob(".*.part"):  # a process died while it wrote them
+            part.unlink()
     run.write_json("run.json", identity)
     if main_process:
         write_text(run.path / "config.yaml", to_yaml(config))

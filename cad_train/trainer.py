@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import math
 import os
@@ -198,6 +199,10 @@ class RunLog(TrainerCallback):
         self.run.mark_checkpoint(state.global_step)
         self.run.keep_checkpoints(self.checkpoints, state.best_model_checkpoint)
 
+    def on_train_end(self, args, state, control, **kwargs):
+        """Remove what a run that died may have left."""
+        self.run.keep_checkpoints(self.checkpoints, state.best_model_checkpoint)
+
 
 _SHOWN = {"starts": "nll_start_digits", "ends": "nll_end_digits", "text": "nll_gen_text"}
 
@@ -211,8 +216,13 @@ class Patience(EarlyStoppingCallback):
         control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
 
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
 class StopOnSignal(TrainerCallback):
     """On SIGTERM, as schedulers send before they kill: finishes the step, saves a checkpoint, and stops.
+
+    A launcher of one process dies of the signal without passing it on; its death is then the signal here.
 
     Attributes:
         received: whether the signal came, to any process.
@@ -226,6 +236,8 @@ class StopOnSignal(TrainerCallback):
         """Listen from now on."""
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, lambda *_: setattr(self, "received", True))
+            if sys.platform == "linux" and "ACCELERATE_MIXED_PRECISION" in os.environ:  # under accelerate launch
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def on_step_end(self, args, state, control, **kwargs):
         """Save and stop if any process was told to; they agree after every step."""
@@ -258,7 +270,8 @@ def build_trainer(
     there shows at once; with it, all of them then and every so many steps.
 
     Raises:
-        UserError: a batch that the processes cannot share, or a precision that the launcher contradicts.
+        UserError: a batch that the processes cannot share, a precision that the launcher contradicts, or a model that
+            cannot do without padding.
     """
     arguments = sft_arguments(config, run)
     together = config.micro_batch * arguments.world_size
@@ -287,8 +300,16 @@ def build_trainer(
         callbacks=[*callbacks, RunLog(run, sum(lengths) / len(lengths), config.keep_checkpoints), *stopping],
     )
     trainer.remove_callback(PrinterCallback)
+    if config.padding_free and trainer.model._is_stateful:
+        raise UserError(
+            f"padding_free=true, but {config.model} has recurrent layers, which would read across examples: leave it out"
+        )
     if config.adapter == "qlora":
         _check_quantised(trainer.model)
+        # TRL casts the adapters to bfloat16, where steps of 2e-5 round to nothing, and a resume would not.
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
     return trainer
 
 
@@ -329,7 +350,8 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         },
         use_cpu=on_cpu,
         bf16=computes_in_bf16(config, on_cpu),
-        activation_checkpointing=config.activation_checkpointing,
+        # FSDP checkpoints the layers it wraps, where its configuration says so, and then nothing else may.
+        activation_checkpointing=config.activation_checkpointing and not _fsdp_checkpoints(),
         activation_checkpointing_kwargs={"use_reentrant": config.adapter != "full"},
         ddp_find_unused_parameters=False,
         # Optimisation
@@ -374,6 +396,10 @@ def sharding() -> str | None:
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         return f"DeepSpeed ZeRO-{os.environ.get('ACCELERATE_DEEPSPEED_ZERO_STAGE', '?')}"
     return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP") == "true" else None
+
+
+def _fsdp_checkpoints() -> bool:
+    return sharding() == "FSDP" and os.environ.get("FSDP_ACTIVATION_CHECKPOINTING", "false").lower() == "true"
 
 
 def computes_in_bf16(config: TrainConfig, on_cpu: bool) -> bool:
@@ -442,9 +468,11 @@ def _check_quantised(model) -> None:
     from bitsandbytes.nn import Linear4bit
 
     layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
-    if not layers:
-        raise UserError("adapter=qlora, but no layer of the model was quantised")
-    print(f"{len(layers)} layers hold their weights in 4-bit NF4", flush=True)
+    weights = sum(layer.in_features * layer.out_features for layer in layers)
+    stored = sum(layer.weight.nbytes for layer in layers)
+    if not layers or 2 * stored > weights + len(layers) or {layer.weight.quant_type for layer in layers} != {"nf4"}:
+        raise UserError(f"adapter=qlora, but {len(layers)} layers hold {weights} weights in {stored} bytes, not as NF4")
+    print(f"{len(layers)} layers hold their weights in 4-bit NF4: {weights} in {stored} bytes", flush=True)
 
 
 def _clock(seconds: float) -> str:

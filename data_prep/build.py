@@ -19,6 +19,8 @@ from typing import Any, Literal
 from data_prep.bugs import BugsConfig
 from data_prep.bugs import generate as generate_bugs
 from data_prep.commit_filters import GitConfig
+from data_prep.formatter_pairs import FormatterConfig
+from data_prep.formatter_pairs import generate as generate_formatter
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.mine_git import load_commits, mine
 from data_prep.oracle import build_oracle
@@ -36,11 +38,11 @@ from decoding.resolver import resolve
 
 FORMAT_VERSION = 1
 Split = Literal["train", "heldout"]
-CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "bugs", "jsonl", "git")
+CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "bugs", "formatter", "jsonl", "git")
 # Settings that do not change a single prepared byte.
 _NOT_CONTENT = ("out", "data_dir", "tokenizer")
 # Left out of the content while they have their defaults: folders prepared before there were these settings stay valid.
-_CONTENT_IF_SET = ("program", "min_copy", "merge_text_free", "equivalents")
+_CONTENT_IF_SET = ("synthesize_instructions", "program", "min_copy", "merge_text_free", "equivalents")
 
 
 @dataclass
@@ -53,6 +55,7 @@ class OracleConfig:
     heldout: float = 0.2  # share of each corpus's groups that is held out
     data_dir: str | None = None  # folder with humanevalpack/*.jsonl; else CAD_DATA_DIR, else the hub
     jsonl: list[str] = field(default_factory=list)  # files of the jsonl corpus (instruction, before, after)
+    synthesize_instructions: bool = False  # jsonl: make an instruction from the edit for rows that have none
     limit: int | None = None  # at most so many pairs of each corpus, chosen by the seed
     tests_in_prompt: bool = False  # hevalfix: show the tests in the instruction
     program: Choice = "difflib"  # of training edits: which of the programs that make the edit; see data_prep.programs
@@ -63,6 +66,7 @@ class OracleConfig:
     probeedit: ProbeEditConfig = field(default_factory=ProbeEditConfig)  # the probeedit generator
     pyfix: PyFixConfig = field(default_factory=PyFixConfig)  # the pyfix generator
     bugs: BugsConfig = field(default_factory=BugsConfig)  # the bugs generator: folders of js, java, go, C++ or Rust
+    formatter: FormatterConfig = field(default_factory=FormatterConfig)  # the formatter corpus: code and its new layout
     git: GitConfig = field(default_factory=GitConfig)  # the git corpus: commits of local repositories, mined first
 
     def __post_init__(self) -> None:
@@ -188,6 +192,9 @@ def build_oracles(
             "statistics": statistics(rows) | (token_statistics(rows, text) if text else {}),
             "fingerprint": fingerprint(rows + corpus.equivalents),
         } | ({"found": corpus.found} if corpus.found else {})
+        made = [row.meta["instruction_made"] for row in rows if "instruction_made" in row.meta]
+        if made:  # and of these, how many leave open what exactly to write
+            corpora[name] |= {"instructions_made": len(made), "instructions_inexact": made.count(False)}
     rejected = [{"corpus": name, **fault} for name, corpus in prepared.items() for fault in corpus.faults]
     write_rows(out / "rejected.jsonl", rejected)
     manifest = {
@@ -207,7 +214,9 @@ def content_settings(config: OracleConfig) -> dict[str, Any]:
         if settings[key] == getattr(OracleConfig, key):
             del settings[key]
     # Folders prepared before there were these settings stay valid.
-    settings = {key: value for key, value in settings.items() if key not in {"git", "bugs"} - set(config.corpora)}
+    settings = {
+        key: value for key, value in settings.items() if key not in {"git", "bugs", "formatter"} - set(config.corpora)
+    }
     if config.pyfix.source is None:
         del settings["pyfix"]["source"]
     if "git" in settings:
@@ -305,7 +314,7 @@ def _load(
             for path in paths:
                 if not path.is_file():
                     raise UserError(f"jsonl: there is no file {path}")
-            return load_user_pairs(paths)
+            return load_user_pairs(paths, config.synthesize_instructions)
         if name == "git":
             return load_commits(mine(config.git, progress))
         if name == "probeedit":
@@ -318,6 +327,8 @@ def _load(
             pairs, report = generate_bugs(config.bugs, config.seed, progress)
             found[name] = report.as_dict()
             return pairs, []
+        if name == "formatter":
+            return generate_formatter(config.formatter, config.seed)
         short = name.removeprefix("hevalfix-")
         return load_humanevalpack(short, _data_dir(short, config), config.tests_in_prompt), []
     except (RowError, ValueError) as error:

@@ -7,7 +7,7 @@ and prose alike: nothing but lines and words is looked at.
 How to read one. A quote is between double quotes, or between backticks where the text has a double quote (between more
 backticks and blanks where it has both). Quoted lines leave out indentation: a new line takes that of the line it
 replaces or stands beside, and none beside a blank line or an edge of the document. A block between lines of backticks
-is verbatim. All steps refer to the document as it is before the edit; its line ends (LF or CRLF) hold for new lines too.
+is verbatim. All steps refer to the document as it is before the edit; its line ends (LF or CRLF) hold for new lines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def synthesize(before: str, after: str, seed: str) -> Instruction:
 
     The same arguments give the same text in every process.
     """
-    rng = random.Random(f"instruction:{seed}")
+    rng = random.Random(
+        f"instruction:{seed}".encode("utf-8", "surrogatepass")
+    )  # the file name in an id need not be text
     if before == after:
         return Instruction(rng.choice(("Leave the document as it is.", "Change nothing.")), "none", True)
     if not after:
@@ -215,7 +217,8 @@ class _Steps:
         if self.old[i:j] != self.new[start:stop] or not any(self.places.stripped[i:j]):
             return False
         what, (place, _) = self._range(i, j), self._beside(at)
-        return self._say("move", f"Move {what} {place}.", f"Put {what} {place}.")
+        to = "to " + (place.removeprefix("at ") if place.startswith("at ") else f"right {place}")
+        return self._say("move", f"Move {what} {to}.")
 
     def _insert(self, at: int, new: list[str]) -> None:
         if not self.old:
@@ -236,7 +239,10 @@ class _Steps:
             if not change[1]:
                 self._say("replace", f"In {where}, remove {a}.", f"Remove {a} from {where}.")
             else:
-                self._say("replace", f"In {where}, change {a} to {b}.", f"Change {a} to {b} in {where}.")
+                phrasings = [f"In {where}, change {a} to {b}.", f"Change {a} to {b} in {where}."]
+                if len(change[0]) > 2 and sum(line.count(change[0]) for line in self.old) == 1:
+                    phrasings.append(f"Change {a} to {b}.")
+                self._say("replace", *phrasings)
             return
         what, block = self._text(new, _indent(old))
         target = self._range(i, j)

@@ -1,8 +1,9 @@
 """Choices of program: of all programs that make the same edit, the one to train on, and others to train on beside it.
 
 difflib               the canonical one: copies are the blocks of difflib, in document order (paper Appendix B)
-fewest_ops            the fewest operations; copies may go in any order and repeat, so a moved block is a copy
-fewest_ops_monotone   the fewest operations of those whose copies go forward, as strategy=monotone decodes them
+fewest_ops            the fewest operations that generate no line which difflib's copies; copies may go in any order and
+                      repeat, so what was moved or doubled is copied
+fewest_ops_monotone   the same with copies that go forward, as strategy=monotone decodes them
 
 ``merge_short`` writes out what is too short to copy, ``equivalent`` gives other programs of the same edit.
 """
@@ -13,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, zip_longest
+from math import inf
 from typing import Literal
 
 from data_prep.oracle import build_oracle, runs_ending
@@ -35,10 +37,9 @@ def choose(choice: Choice, before: str, after: str) -> Program:
     return fewest_ops(before, after, monotone=choice == "fewest_ops_monotone")
 
 
-def cost(program: Program) -> tuple[int, int, int]:
-    """Return what ``fewest_ops`` minimises, in this order: operations, generated lines, characters of these lines."""
-    lines = [line for gen in program.gens for line in split_lines(gen.content)]
-    return len(program.ops), len(lines), sum(map(len, lines))
+def cost(program: Program) -> tuple[int, int]:
+    """Return what ``fewest_ops`` minimises: the operations, and then the generated characters, newlines included."""
+    return len(program.ops), sum(len(gen.content) + 1 for gen in program.gens)
 
 
 def in_order(program: Program) -> bool:
@@ -47,9 +48,11 @@ def in_order(program: Program) -> bool:
 
 
 def fewest_ops(before: str, after: str, monotone: bool = False) -> Program:
-    """Return the cheapest program by ``cost``; where difflib's costs no more, that one.
+    """Return the cheapest program by ``cost`` that copies every line of ``after`` which difflib's program copies.
 
-    Of several places to copy a run from it takes the first one behind the copy before, or else the first of all.
+    Without that condition it would always be a single gen. The lines that difflib's program generates are copied where
+    that costs no more operations. Where difflib's program costs no more, it is the one returned. Of several places to
+    copy a run from it takes the first behind the copy before, or else the first of all.
 
     Takes linear time in any order. With ``monotone``, all programs whose copies go forward are searched, in time and
     bytes of the product of both numbers of lines, but only where neither difflib's nor the cheapest in any order will
@@ -57,14 +60,11 @@ def fewest_ops(before: str, after: str, monotone: bool = False) -> Program:
     """
     a, b = split_lines(before), split_lines(after)
     usual = build_oracle(before, after)
-    cheapest = _program(_cheapest(a, b), b)
-    if cost(usual) == cost(cheapest):
-        return usual
-    if monotone and not in_order(cheapest):
-        cheapest = _program(_cheapest_forward(a, b), b)
-        if cost(usual) == cost(cheapest):
-            return usual
-    return cheapest
+    weights = _weights(usual)
+    cheapest = _program(_cheapest(a, b, weights), b)
+    if monotone and cost(cheapest) < cost(usual) and not in_order(cheapest):
+        cheapest = _program(_cheapest_forward(a, b, weights), b)
+    return cheapest if cost(cheapest) < cost(usual) else usual
 
 
 def merge_short(program: Program, document: str, m: int, text_free: bool = False) -> Program:
@@ -89,9 +89,9 @@ def equivalent(
 ) -> list[Program]:
     """Return up to ``k`` other programs that resolve to the same document, those with the fewest changes first.
 
-    A change splits a copy, takes its lines from another place that has the same, writes out a copy of at most 3 lines,
-    or slides a boundary over equal lines. Kinds of change take turns, and the seed decides within a kind. There are
-    fewer than ``k`` where there is nothing more to change. Of a program whose copies go forward, all do. No change
+    A change splits a copy, takes its lines from the nearest place that has the same, writes out a copy of at most 3
+    lines, or slides a boundary over equal lines. Kinds of change take turns, and the seed decides within a kind. There
+    are fewer than ``k`` where there is nothing more to change. Of a program whose copies go forward, all do. No change
     makes a copy that ``merge_short`` would write out.
 
     Raises:
@@ -132,20 +132,23 @@ def equivalent(
 # The fewest operations
 
 
-def _cheapest(a: Sequence[str], b: Sequence[str]) -> list[Piece]:
+def _cheapest(a: Sequence[str], b: Sequence[str], weights: Sequence[int | None]) -> list[Piece]:
     """Return the pieces of ``b`` that cost least, copies in any order: a shortest path over the lines of ``b``.
 
     A program of the first p lines, cut down to the first q < p, costs no more. So of all copies that end at a line the
     longest is best, for it leaves the least to the program before it, and one step a line suffices.
     """
-    per_op, per_line = _weights(b)
+    per_op = _per_op(weights)
     best = [0]  # the cost of the first lines of b, by their number
     ends: list[tuple[int, bool]] = [(0, False)]  # of the last operation there: its first line, and whether it copies
-    gen, gen_start = per_op, 0  # the cost where the last operation is a gen, and its first line
-    for stop, (size, _) in enumerate(runs_ending(b, a), start=1):
-        if best[-1] + per_op < gen:
-            gen, gen_start = best[-1] + per_op, stop - 1
-        gen += per_line[stop - 1]
+    gen, gen_start = inf, 0  # the cost where the last operation is a gen, and its first line
+    for stop, ((size, _), weight) in enumerate(zip(runs_ending(b, a), weights, strict=True), start=1):
+        if weight is None:
+            gen = inf
+        else:
+            if best[-1] + per_op < gen:
+                gen, gen_start = best[-1] + per_op, stop - 1
+            gen += weight
         if size and (copy := best[stop - size] + per_op) <= gen:
             best.append(copy)
             ends.append((stop - size, True))
@@ -178,7 +181,7 @@ def _placed(pieces: Iterable[tuple[int, int, bool]], a: Sequence[str], b: Sequen
     return placed
 
 
-def _cheapest_forward(a: Sequence[str], b: Sequence[str]) -> list[Piece]:
+def _cheapest_forward(a: Sequence[str], b: Sequence[str], weights: Sequence[int | None]) -> list[Piece]:
     """Return the pieces of ``b`` that cost least with copies that go forward in ``a``.
 
     Alignment with affine gaps (Gotoh 1982): a cell stands for p lines of ``b`` written from the first i of ``a``. Its
@@ -186,25 +189,22 @@ def _cheapest_forward(a: Sequence[str], b: Sequence[str]) -> list[Piece]:
     """
     import numpy as np
 
-    per_op, per_line = _weights(b)
+    per_op = _per_op(weights)
     number: dict[str, int] = {}
     a_ids = np.array([number.setdefault(line, len(number)) for line in a])
-    never = 2**62
+    never = 2**61
     best = np.zeros(len(a) + 1, np.int64)
     copy, gen = np.full_like(best, never), np.full_like(best, never)
     steps = np.zeros((len(b), len(a) + 1), np.uint8)
-    for p, line in enumerate(b):
+    for p, (line, weight) in enumerate(zip(b, weights, strict=True)):
         opened = best + per_op
-        goes_on = copy[:-1] <= opened[:-1]
-        gen_goes_on = gen <= opened
-        ends_copy = a_ids == number.get(line, -1)
-        copied = np.where(ends_copy, np.where(goes_on, copy[:-1], opened[:-1]), never)
-        copy = np.concatenate(([never], copied))
-        gen = np.where(gen_goes_on, gen, opened) + per_line[p]
-        here = np.minimum(copy, gen)
-        best = np.minimum.accumulate(here)
+        goes_on, gen_goes_on = copy <= opened, gen <= opened
+        copy[1:] = np.where(a_ids == number.get(line, -1), np.minimum(copy, opened)[:-1], never)
+        copy[0] = never
+        gen = np.full_like(best, never) if weight is None else np.minimum(gen, opened) + weight
+        best = np.minimum.accumulate(np.minimum(np.minimum(copy, gen), never))
         steps[p] = (copy <= gen) * _COPY + gen_goes_on * _GEN_ON
-        steps[p, 1:] += (best[1:] == best[:-1]) * np.uint8(_SKIP) + goes_on * np.uint8(_COPY_ON)
+        steps[p, 1:] += (best[1:] == best[:-1]) * np.uint8(_SKIP) + goes_on[:-1] * np.uint8(_COPY_ON)
     pieces: list[Piece] = []
     p, i = len(b), len(a)
     while p:
@@ -224,10 +224,20 @@ def _cheapest_forward(a: Sequence[str], b: Sequence[str]) -> list[Piece]:
     return pieces[::-1]
 
 
-def _weights(b: Sequence[str]) -> tuple[int, list[int]]:
-    """Return ``cost`` as one number: what an operation counts for, and what each line of ``b`` does when generated."""
-    line = sum(map(len, b)) + 1
-    return (len(b) + 1) * line, [line + len(text) for text in b]
+def _weights(usual: Program) -> list[int | None]:
+    """Return for each line that ``usual`` writes what it counts for when generated, None where it is copied."""
+    weights: list[int | None] = []
+    for op in usual.ops:
+        if isinstance(op, Copy):
+            weights += [None] * (op.last - op.first + 1)
+        else:
+            weights += [len(line) + 1 for line in split_lines(op.content)]
+    return weights
+
+
+def _per_op(weights: Iterable[int | None]) -> int:
+    """Return what an operation counts for: more than all generated text."""
+    return 1 + sum(weight for weight in weights if weight)
 
 
 def _program(pieces: Iterable[Piece], b: Sequence[str]) -> Program:
@@ -264,14 +274,13 @@ def _splits(ops: Sequence[Op]) -> Iterator[Change]:
 
 
 def _elsewhere(ops: Sequence[Op], text: str) -> Iterator[Change]:
+    """The nearest places before and behind that have the same lines."""
     for at, op in enumerate(ops):
         if isinstance(op, Copy):
             run = text[op.first - 1 : op.last]
-            found = text.find(run)
-            while found >= 0:
-                if found != op.first - 1:
+            for found in (text.rfind(run, 0, op.last - 1), text.find(run, op.first)):
+                if found >= 0:
                     yield at, at + 1, [Copy(found + 1, found + len(run))]
-                found = text.find(run, found + 1)
 
 
 def _write_outs(ops: Sequence[Op], lines: Sequence[str]) -> Iterator[Change]:

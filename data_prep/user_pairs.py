@@ -6,17 +6,21 @@ import hashlib
 import json
 from pathlib import Path
 
+from data_prep.instructions import synthesize
 from data_prep.pairs import EditPair
 from data_prep.rows import read_rows_tolerant
 
 FIELDS = ("instruction", "before", "after")
 
 
-def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
+def load_user_pairs(paths: list[Path], synthesize_instructions: bool = False) -> tuple[list[EditPair], list[dict]]:
     """Return the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
 
     Reasons: not_json, missing_field, not_text, duplicate. Pairs with the same ``before`` share a group, so that no
     document is in two splits; a ``group`` field of the row, where present, is used instead.
+
+    With ``synthesize_instructions`` a row whose instruction is missing, null or blank gets one made from the edit, the
+    same for the same edit; the pair's ``meta["instruction_made"]`` says whether it determines the edit.
     """
     pairs: list[EditPair] = []
     rejected: list[dict] = []
@@ -24,6 +28,10 @@ def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
     for path in paths:
         shown = str(path).encode("utf-8", "backslashreplace").decode()  # a file name need not be Unicode
         for number, row, problem in read_rows_tolerant(path):
+            made = None
+            if synthesize_instructions and not problem and _lacks_instruction(row):
+                made = synthesize(row["before"], row["after"], _digest(row["before"], row["after"]))
+                row["instruction"] = made.text
             reason, detail = ("not_json", problem) if problem else _fault(row)
             if not reason:
                 digest = hashlib.sha256(json.dumps([row[name] for name in FIELDS]).encode()).digest()
@@ -33,8 +41,7 @@ def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
             if reason:
                 rejected.append({"file": shown, "row": number, "reason": reason, "detail": detail})
                 continue
-            document = hashlib.sha256(row["before"].encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            group = row["group"] if isinstance(row.get("group"), str) else document
+            group = row["group"] if isinstance(row.get("group"), str) else _digest(row["before"])
             pair = EditPair(
                 id=f"jsonl/{shown}:{number}",
                 corpus="jsonl",
@@ -42,10 +49,22 @@ def load_user_pairs(paths: list[Path]) -> tuple[list[EditPair], list[dict]]:
                 before=row["before"],
                 after=row["after"],
                 group=group,
-                meta={"file": shown, "row": number},
+                meta={"file": shown, "row": number} | ({"instruction_made": made.exact} if made else {}),
             )
             pairs.append(pair)
     return pairs, rejected
+
+
+def _lacks_instruction(row: dict) -> bool:
+    """Whether the row is an edit with nothing said about it."""
+    if not isinstance(row.get("before"), str) or not isinstance(row.get("after"), str):
+        return False
+    instruction = row.get("instruction") or ""
+    return isinstance(instruction, str) and not instruction.strip()
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _fault(row: dict) -> tuple[str, str]:

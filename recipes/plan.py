@@ -18,13 +18,14 @@ Estimates count one process. Held-out evaluation and checkpoints are not in the 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
+import os
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from decoding.commandline import UserError, run
 from decoding.console import markdown_table
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig
 
     from cad_train.examples import Examples
@@ -69,11 +71,15 @@ class Sharding:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a forward takes: ``rows`` of ``width`` tokens, ``supervised`` targets in all."""
+    """What a forward takes: ``rows`` of ``width`` tokens, ``supervised`` targets in all.
+
+    ``masked``: rows of several lengths, or several documents in one, need a mask of ``[rows, width, width]``.
+    """
 
     rows: int
     width: int
     supervised: int
+    masked: bool
 
 
 def schema_of(recipe: str) -> type[TrainConfig]:
@@ -121,7 +127,8 @@ def main(config) -> None:
     folder = local_name(config.model)
     model = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     _, examples = load_examples(config)
-    longest = longest_micro_batch(examples, config)
+    sizes = example_sizes(examples)
+    longest = longest_micro_batch(sizes, config)
     total, trainable = parameters(model, config)
     steps = config.max_steps or round(config.epochs * -(-len(examples) // config.batch_size))
     print(
@@ -133,42 +140,42 @@ def main(config) -> None:
         f"{longest.width} tokens, {longest.supervised} supervised"
     )
     available = int(config.memory * 1e9) if config.memory else device_memory()
-    print(f"\nMemory of a device by part, estimated, in GB; {available / 1e9:.1f} GB there:\n")
+    print(f"\nMemory of a device by part, estimated; it has {_size(available)}:\n")
     plans = {
-        name: (memory_parts(model, other, longest, in_bf16, sharding), sharding)
-        for name, (other, sharding) in alternatives(config).items()
+        name: memory_parts(model, other, longest_micro_batch(sizes, other), in_bf16, sharding)
+        for name, (other, sharding) in alternatives(config, config.devices).items()
     }
     print(_memory_table(plans, available))
-    chosen = plans["as given"][0]
+    chosen = plans["as given"]
     fits = chosen.total <= available
     if not fits:
-        fitting = [name for name, (memory, _) in plans.items() if memory.total <= available]
+        fitting = [name for name, memory in plans.items() if memory.total <= available]
         print(
-            f"\nThe run as given will not fit: {chosen.total / 1e9:.1f} GB of {available / 1e9:.1f}. "
+            f"\nThe run as given will not fit: {_size(chosen.total)} of {_size(available)}. "
             + (f"By the estimate these do: {'; '.join(fitting)}." if fitting else "None of these settings does.")
         )
     measured = None
     if config.measure and chosen.total > device_memory():
         print("\nNo steps taken: by the estimate they do not fit this machine.")
     elif config.measure:
-        measured = _measure(config, model, folder, examples, on_cpu)
+        measured = _measure(config, folder, examples)
         peak = measured["peak_bytes"]
         what = "of the process, libraries included" if on_cpu else "of tensors on the GPU"
-        print(f"\nMeasured peak {peak / 1e9:.2f} GB {what}; estimated {chosen.total / 1e9:.2f} GB of tensors.")
-    print("\n" + _time_text(config, model, examples, steps, measured, "cpu" if on_cpu else "cuda"))
+        print(f"\nMeasured peak {_size(peak)} {what}; estimated {_size(chosen.total)} of tensors.")
+    print("\n" + _time_text(config, model, sizes, steps, measured, "cpu" if on_cpu else "cuda"))
 
 
-def longest_micro_batch(examples: Examples, config: TrainConfig) -> MicroBatch:
-    """Return the micro-batch of the longest examples: one row of them all where batches have no padding."""
-    pairs = sorted(_sizes(examples), reverse=True)[: config.micro_batch]
+def longest_micro_batch(sizes: list[tuple[int, int]], config: TrainConfig) -> MicroBatch:
+    """Return the micro-batch of the longest of examples of ``sizes``: all in one row where batches have no padding."""
+    pairs = sorted(sizes, reverse=True)[: config.micro_batch]
     supervised = sum(targets for _, targets in pairs)
     if config.padding_free:
-        return MicroBatch(1, sum(length for length, _ in pairs), supervised)
-    return MicroBatch(len(pairs), pairs[0][0], supervised)
+        return MicroBatch(1, sum(length for length, _ in pairs), supervised, True)
+    return MicroBatch(len(pairs), pairs[0][0], supervised, len(pairs) > 1)
 
 
-def _sizes(examples: Examples) -> list[tuple[int, int]]:
-    """Tokens and targets of every example."""
+def example_sizes(examples: Examples) -> list[tuple[int, int]]:
+    """Return tokens and targets of every example."""
     return [(len(regions), sum(region >= 0 for region in regions)) for regions in examples.dataset["regions"]]
 
 
@@ -179,11 +186,12 @@ def _sizes(examples: Examples) -> list[tuple[int, int]]:
 def parameters(model: PretrainedConfig, config: TrainConfig) -> tuple[int, int]:
     """Return the number of all parameters, adapters included, and of those that are trained."""
     shapes = _shapes(model, config)
-    return tuple(sum(rows * columns for rows, columns in kinds) for kinds in (sum(shapes.values(), []), shapes["trained"]))
+    counts = {kind: sum(rows * columns for rows, columns in tensors) for kind, tensors in shapes.items()}
+    return sum(counts.values()), counts["trained"]
 
 
 def _shapes(model: PretrainedConfig, config: TrainConfig) -> dict[str, list[tuple[int, int]]]:
-    """Sizes, as (values, 1) or (rows, columns), of trained tensors, of frozen ones, and of those quantised to 4 bits."""
+    """Sizes, as (rows, columns) or (values, 1), of tensors that are trained, frozen, and quantised to 4 bits."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -217,7 +225,7 @@ def memory_parts(
     sizes = {kind: [rows * columns for rows, columns in tensors] for kind, tensors in shapes.items()}
     stored = 2 if config.dtype == "bfloat16" else 4
     # Adapters are trained in float32, over a quantised base in bfloat16: PEFT's and TRL's doing.
-    own = stored if config.adapter == "full" else 2 if config.adapter == "qlora" else 4
+    own = {"full": stored, "lora": 4, "qlora": 2}[config.adapter]
     trained = sum(sizes["trained"])
     weights = own * trained + stored * sum(sizes["frozen"]) + int(_NF4 * sum(sizes["quantised"]))
     gradients = own * trained
@@ -229,7 +237,7 @@ def memory_parts(
         if sharding.stage == 3:
             weights = weights // sharding.devices
     text = model.get_text_config()
-    one, two = (saved_bytes(model, layers, batch, in_bf16, config.attention) for layers in (1, 2))
+    one, two = (saved_bytes(model, layers, batch, in_bf16, config) for layers in (1, 2))
     layer, outside = two - one, max(2 * one - two, 0)
     activations = outside + layer * text.num_hidden_layers
     if config.activation_checkpointing:
@@ -244,13 +252,11 @@ def _optimiser_bytes(size: int, own: int, optimizer: str) -> int:
     return 2 * own * size
 
 
-def saved_bytes(
-    model: PretrainedConfig, layers: int, batch: MicroBatch, in_bf16: bool, attention: str = "sdpa", fake: bool = True
-) -> int:
+def saved_bytes(model: PretrainedConfig, layers: int, batch: MicroBatch, in_bf16: bool, config: TrainConfig) -> int:
     """Return the bytes that the body of the model, cut to ``layers``, keeps of ``batch`` for its backward pass.
 
-    Every tensor is counted once, parameters not; in autocast, their bfloat16 copies are. With ``fake``, tensors have
-    sizes and no memory, so that any model can be counted on any machine.
+    Every tensor is counted once, parameters not; in autocast, their bfloat16 copies are. The tensors have sizes and no
+    memory, so that any model can be counted on any machine.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -262,45 +268,51 @@ def saved_bytes(
     text.num_hidden_layers = layers
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[:layers]
+    attention = config.attention
     if attention != "eager":
-        # Under a name that transformers makes no mask for, as it makes none for rows without padding.
+        # Without a mask under a name that transformers makes none for, as it makes none for rows without padding; sdpa
+        # gets one here, since what has no values cannot be found to be without padding.
         AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
-        attention = "sdpa_without_mask" if batch.rows == 1 else "sdpa"
-    kept: dict[int, torch.UntypedStorage] = {}
-    with FakeTensorMode() if fake else contextlib.nullcontext(), torch.device("cpu"):
-        network = AutoModelForCausalLM.from_config(model, attn_implementation=attention, trust_remote_code=False)
-        own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own:
-                kept[storage._cdata] = storage
-            return tensor
-
+        attention = "sdpa" if batch.masked else "sdpa_without_mask"
+    with FakeTensorMode():
+        network = AutoModelForCausalLM.from_config(
+            model, dtype=getattr(torch, config.dtype), attn_implementation=attention, trust_remote_code=False
+        )
         ids = torch.zeros(batch.rows, batch.width, dtype=torch.long)
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            torch.autocast("cpu", torch.bfloat16, enabled=in_bf16),
-        ):
-            output = network.train().base_model(input_ids=ids, use_cache=False).last_hidden_state
-        bytes_ = sum(storage.nbytes() for storage in kept.values())
-        del output
-    return bytes_
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+            return kept_for_backward(network, lambda: network.train().base_model(input_ids=ids, use_cache=False)[0])
 
 
-def alternatives(config: TrainConfig) -> dict[str, tuple[TrainConfig, Sharding]]:
+def kept_for_backward(network: torch.nn.Module, forward: Callable[[], Any]) -> int:
+    """Return the bytes of the tensors that ``forward`` keeps for its backward, parameters of ``network`` apart."""
+    import torch
+
+    own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage  # held, so that no other gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def alternatives(config: TrainConfig, devices: int) -> dict[str, tuple[TrainConfig, Sharding]]:
     """Return the settings as given and others to compare, by the keys that make them."""
     out: dict[str, tuple[TrainConfig, Sharding]] = {"as given": (config, Sharding())}
     flipped = not config.activation_checkpointing
-    changes: list[dict[str, Any]] = [{"activation_checkpointing": flipped}, {"optimizer": "adamw_8bit"}]
-    changes += [{"micro_batch": 1}, {"dtype": "bfloat16"}, {"adapter": "lora"}, {"adapter": "qlora"}]
-    for change in changes:
-        if all(getattr(config, key) == value for key, value in change.items()):
-            continue
-        ((key, value),) = change.items()
-        out[f"{key}={str(value).lower()}"] = (replace(config, **change), Sharding())
-    for stage in (2, 3):
-        out[f"zero{stage}.yaml over {config.devices}"] = (config, Sharding(stage, config.devices))
+    changes = [("activation_checkpointing", flipped), ("optimizer", "adamw_8bit"), ("micro_batch", 1)]
+    changes += [("dtype", "bfloat16"), ("adapter", "lora"), ("adapter", "qlora")]
+    for key, value in changes:
+        if getattr(config, key) != value:
+            out[f"{key}={str(value).lower()}"] = (replace(config, **{key: value}), Sharding())
+    if config.adapter != "qlora":  # ZeRO does not share 4-bit weights out
+        for stage in (2, 3):
+            out[f"zero{stage}.yaml over {devices}"] = (config, Sharding(stage, devices))
     return out
 
 
@@ -310,8 +322,6 @@ def device_memory() -> int:
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory
-    import os
-
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         if limit.exists() and (text := limit.read_text().strip()).isdigit():
@@ -319,13 +329,13 @@ def device_memory() -> int:
     return total
 
 
-def _memory_table(plans: dict[str, tuple[Memory, Sharding]], available: int) -> str:
+def _memory_table(plans: dict[str, Memory], available: int) -> str:
     columns = ["settings", "weights", "gradients", "optimiser", "activations", "head", "total", "fits"]
     rows = []
-    for name, (memory, _) in plans.items():
+    for name, memory in plans.items():
         parts = (memory.weights, memory.gradients, memory.optimiser, memory.activations, memory.head, memory.total)
         fits = "yes" if memory.total <= available else "no"
-        rows.append([name, *(f"{part / 1e9:.2f}" for part in parts), fits])
+        rows.append([name, *map(_size, parts), fits])
     return markdown_table(columns, rows)
 
 
@@ -344,10 +354,11 @@ def measured_examples(examples: Examples, config) -> list[dict[str, list[int]]]:
     return [dict(examples.dataset[number]) for number in [*first, *spread]]
 
 
-def _measure(config, model: PretrainedConfig, folder: str, examples: Examples, on_cpu: bool) -> dict[str, Any]:
+def _measure(config, folder: str, examples: Examples) -> dict[str, Any]:
     from recipes.train_bench import in_fresh_process, train_steps
 
-    steps = replace(config, max_steps=config.steps + 1)
+    settings = {field.name: getattr(config, field.name) for field in fields(TrainConfig)}
+    steps = TrainConfig(**settings | {"max_steps": config.steps + 1})
     with tempfile.TemporaryDirectory() as made:
         if Path(folder).is_dir() and not any(Path(folder).glob("*.safetensors")):
             print(f"\n{folder} has no weights: the steps are taken with random ones", flush=True)
@@ -369,14 +380,18 @@ def _save_random(folder: str, out: str) -> None:
 
 
 def _time_text(
-    config, model: PretrainedConfig, examples: Examples, steps: int, measured: dict[str, Any] | None, device: str
+    config,
+    model: PretrainedConfig,
+    sizes: list[tuple[int, int]],
+    steps: int,
+    measured: dict[str, Any] | None,
+    device: str,
 ) -> str:
+    import torch
+
     from cad_train.floor import architecture, matmul_rate, step_flops
     from cad_train.trainer import computes_in_bf16
 
-    import torch
-
-    sizes = _sizes(examples)
     counted = step_flops(
         architecture(model),
         [length for length, _ in sizes],
@@ -408,6 +423,10 @@ def _time_text(
     return "\n".join(lines)
 
 
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
+
 def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -429,5 +448,6 @@ if __name__ == "__main__":
     try:
         schema = schema_of(_named_recipe(sys.argv[1:]))
     except UserError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     run(main, schema, description=__doc__)

@@ -20,6 +20,7 @@ Writes to out=: summary.json and report.md.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -30,12 +31,12 @@ import sys
 import tempfile
 import time
 import zlib
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cad_train.config import TrainConfig
+from cad_train.config import EvaluationConfig, TrainConfig
 from data_prep.build import OracleConfig, OracleRow, read_split
 from data_prep.rows import write_text
 from decoding.commandline import UserError, run
@@ -189,16 +190,13 @@ def train_steps(system: System, config: TrainConfig, examples: list[dict[str, li
     folder, tokenizer = local_name(config.model), load_tokenizer(config.model)
     build = {"ours": _our_trainer, "plain TRL": _plain_trainer}[system]
     with tempfile.TemporaryDirectory() as out:
-        config = replace(config, out=out, save="no", report_to=[], log_steps=1)
+        # Nothing but the steps.
+        config = replace(config, out=out, save="no", report_to=[], log_steps=1, evaluation=EvaluationConfig())
         trainer = build(config, folder, tokenizer, Dataset.from_list(examples), Path(out))
         trainer.data_collator = collator = _Counting(trainer.data_collator)
         trainer.add_callback(clock := _clock())
-        with open(os.devnull, "w") as silent:
-            printed, sys.stdout = sys.stdout, silent
-            try:
-                trainer.train()
-            finally:
-                sys.stdout = printed
+        with redirect_stdout(io.StringIO()):  # a line a step, of ours alone
+            trainer.train()
         per_step = trainer.args.gradient_accumulation_steps
     batches = [collator.batches[at : at + per_step] for at in range(0, len(clock.seconds) * per_step, per_step)]
     return {

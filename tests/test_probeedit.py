@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.build import OracleConfig, fingerprint, prepare_corpora
 from data_prep.pairs import EditPair
-from data_prep.probeedit import KINDS, ProbeEditConfig, generate
+from data_prep.probeedit import KINDS, ProbeEditConfig, generate, stream
 from data_prep.probeedit_documents import SOURCES, VALUES
 
 SHORT = ProbeEditConfig(cases=2000, min_lines=6, max_lines=12)
@@ -241,6 +242,24 @@ def test_documents_longer_than_their_source_repeat_sections_under_other_headings
         assert follow(pair) == pair.after
 
 
+def test_long_documents_have_edits_that_can_be_found():
+    """Text comes again every 40 lines or so; with other values in it, so that quotes are of one line all the same."""
+    pairs = generate(ProbeEditConfig(cases=8, min_lines=1800, max_lines=2000), seed=1)
+    assert {pair.meta["kind"] for pair in pairs} == {"replace", "insert", "delete", "compound"}
+    for pair in pairs:
+        assert 1800 <= pair.before.count("\n") <= 2000
+        assert follow(pair) == pair.after
+
+
+def test_a_stream_yields_the_same_edits_one_by_one():
+    many = stream(ProbeEditConfig(cases=100_000, min_lines=6, max_lines=12), seed=0)
+    first = [next(many) for _ in range(50)]
+    assert [pair.id for pair in first] == [f"probeedit/{i:04d}" for i in range(50)]
+    assert all(follow(pair) == pair.after for pair in first)
+    config = ProbeEditConfig(cases=40, min_lines=6, max_lines=30)
+    assert list(stream(config, 5)) == generate(config, 5)
+
+
 # --- determinism and errors ------------------------------------------------------------------------------------------
 
 
@@ -270,6 +289,19 @@ def test_a_seed_gives_the_same_bytes_in_any_process_and_another_seed_gives_other
 
 
 @pytest.mark.parametrize(
+    ("config", "expected"),
+    [  # of the corpora that earlier versions prepared
+        (ProbeEditConfig(), "ede9a43cc11d1bf865905b96d3971935ce62496add07160eadce2b5abb58a605"),
+        (SHORT, "77a8bbd529d2479a26d794165f674345629f2b36b777285e504305923354bc3c"),
+        (ProbeEditConfig(20, 400, 500), "ba05ddc04504d0a1bb4c4ca5daf4bf3a84f243fb44b5c4f12d74843f8a8cbfc9"),
+    ],
+)
+def test_a_corpus_has_the_fingerprint_it_always_had(config, expected):
+    prepared = prepare_corpora(OracleConfig(corpora=["probeedit"], probeedit=config))
+    assert fingerprint(prepared["probeedit"].rows) == expected
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         (ProbeEditConfig(cases=0), r"cases=0: must be 1 or more"),
@@ -285,8 +317,8 @@ def test_a_config_out_of_range_is_refused_by_name(config, message):
 
 
 def test_asking_the_fixed_documents_for_too_many_edits_says_what_to_do():
-    with pytest.raises(ValueError, match=r"cases=20000: no further distinct .* min_lines and max_lines"):
-        generate(ProbeEditConfig(cases=20000), seed=0)
+    with pytest.raises(ValueError, match=r"cases=20000: no further .* after \d+ of them, .* min_lines and max_lines"):
+        next(stream(ProbeEditConfig(cases=20000), seed=0))
 
 
 def test_the_config_is_an_omegaconf_structured_config():

@@ -54,7 +54,6 @@ def start(arguments: list[str], log: Path, prepare=lambda: None, **environment: 
         with log.open("ab", buffering=0) as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        sys.stdin = Path(os.devnull).open()
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
         os.chdir(ROOT)
         os.environ.update(environment)
@@ -90,7 +89,7 @@ def run(arguments: list[str], log: Path, **environment: str) -> str:
     before = log.stat().st_size if log.exists() else 0
     code = finish(start(arguments, log, **environment))
     printed = log.read_bytes()[before:].decode()
-    assert code == 0, printed
+    assert code == 0, printed[-3000:]
     return printed
 
 
@@ -116,7 +115,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, config: Path, arguments: list[str], 
 
 
 def as_if_on_gpus() -> None:
-    """In a worker: let accelerate, which knows DeepSpeed and FSDP only on accelerators, take gloo on the CPU for one."""
+    """In a worker: let accelerate, which knows DeepSpeed and FSDP only on accelerators, take gloo on a CPU for one."""
     os.environ["LOCAL_RANK"] = os.environ["RANK"]
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == os.environ.get("ACCELERATE_USE_FSDP"):
         os.environ["ACCELERATE_USE_CPU"] = "true"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from decoding.console import markdown_table
+from decoding.html_page import Plot, Series  # noqa: F401 - what a table is made of has one place to import from
 
 Kind = Literal["count", "mean", "share", "accuracy", "ratio", "ms", "text"]
 
@@ -40,33 +41,6 @@ class Row:
 
     labels: tuple[str, ...]
     figures: tuple[Figure, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A line or set of bars of a plot: (x, y) points; ``band`` is (low, high) at each of them."""
-
-    name: str
-    points: list[tuple[float, float]]
-    band: list[tuple[float, float]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A plot of a table's figures.
-
-    ``bars`` is a histogram: x is a bin's left edge, and the last point closes the last bin with y 0. ``groups`` are
-    bars side by side: x counts from 0 along ``labels``.
-    """
-
-    title: str
-    x: str
-    y: str
-    series: list[Series]
-    kind: Literal["line", "bars", "groups"] = "line"
-    log_x: bool = False
-    log_y: bool = False
-    labels: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
