@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
+from transformers.utils import is_flash_attn_2_available
 from trl import SFTConfig, SFTTrainer
 
 from cad_train.batches import Collator, EpochOrder, with_blanks
@@ -327,6 +328,8 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
             f"batch_size={config.batch_size} is not a multiple of micro_batch={config.micro_batch} x {world} processes"
         )
     on_cpu = not torch.cuda.is_available()
+    if config.attention == "flash_attention_2" and not is_flash_attn_2_available():
+        raise UserError("attention=flash_attention_2 needs a GPU and the package flash-attn: install it, or use sdpa")
     if world == 1 and torch.cuda.device_count() > 1:
         raise UserError(
             f"{torch.cuda.device_count()} GPUs are visible and one process runs: start with accelerate launch "

@@ -89,7 +89,7 @@ _FORMAT_SAID = (
     "Lay this {what} out in the default style of {tool}.",
 )
 _TIMEOUT = 30  # seconds that a formatter may take for one file
-_POOL = 4  # documents gathered for each one drawn, so that those drawn are of many files
+_POOL = 10  # documents gathered for each one drawn, so that those drawn are of many files
 
 
 @dataclass

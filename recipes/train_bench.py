@@ -530,7 +530,7 @@ _PROGRAM_WORDS = frozenset({"program", "copy", "lines"})
 
 
 def varied(row: OracleRow, number: int) -> OracleRow:
-    """Return ``row`` with about a quarter of its words renamed, everywhere alike, to what no other number gives.
+    """Return ``row`` with a quarter of its words renamed, everywhere alike, and ``number`` after its instruction.
 
     Tokenizers keep the words they have seen, so that plain repetition would be faster than new text. The program stays
     the oracle: renaming alike keeps which lines are equal.
@@ -550,6 +550,7 @@ def varied(row: OracleRow, number: int) -> OracleRow:
         return word + suffix
 
     texts = {name: _WORD.sub(rename, getattr(row, name)) for name in ("instruction", "before", "after", "program")}
+    texts["instruction"] += f" ({number})"  # a short example may have no word to rename
     return replace(row, id=f"{row.id}#{number}", **texts)
 
 

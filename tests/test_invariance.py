@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from small_models import save_model, tiny_model, tokenizer_of
 from torch.utils.data import BatchSampler
 from training_runs import finish, metrics, recipe_line, run, start, weights
+from transformers.utils import is_flash_attn_2_available
 
 from cad_train.batches import Collator, EpochOrder, with_blanks
 from cad_train.examples import UNSUPERVISED
@@ -110,9 +111,17 @@ def test_a_model_that_would_read_across_examples_is_refused_without_padding(tmp_
     size = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "tie_word_embeddings": False}
     FalconMambaForCausalLM(FalconMambaConfig(vocab_size=len(tokenizer), **size)).save_pretrained(tmp_path / "model")
     log = tmp_path / "log"
-    line = recipe_line(tmp_path / "model", tmp_path / "oracles", tmp_path / "run", "max_steps=1", *FREE)
+    line = recipe_line(tmp_path / "model", tmp_path / "oracles", tmp_path / "run", "max_steps=1", "attention=eager", *FREE)
     assert finish(start(line, log)) == 2
     assert "has recurrent layers, which would read across examples" in log.read_text()
+
+
+@pytest.mark.skipif(is_flash_attn_2_available(), reason="flash-attn is installed")
+def test_a_kernel_that_is_not_there_is_refused(tmp_path, model_folder):
+    log = tmp_path / "log"
+    line = recipe_line(model_folder, tmp_path / "oracles", tmp_path / "run", "attention=flash_attention_2")
+    assert finish(start(line, log)) == 2
+    assert "attention=flash_attention_2 needs a GPU and the package flash-attn" in log.read_text()
 
 
 # The order
