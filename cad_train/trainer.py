@@ -303,7 +303,7 @@ def build_trainer(
     trainer.remove_callback(PrinterCallback)
     if config.padding_free and trainer.model._is_stateful:
         raise UserError(
-            f"padding_free=true, but {config.model} has recurrent layers, which would read across examples: leave it out"
+            f"padding_free=true, but {config.model} has recurrent layers, which would read across examples: use false"
         )
     if config.adapter == "qlora":
         _check_quantised(trainer.model)
@@ -330,6 +330,11 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
     on_cpu = not torch.cuda.is_available()
     if config.attention == "flash_attention_2" and not is_flash_attn_2_available():
         raise UserError("attention=flash_attention_2 needs a GPU and the package flash-attn: install it, or use sdpa")
+    if sharding() == "FSDP" and os.environ.get("FSDP_ACTIVATION_CHECKPOINTING") == "true":
+        raise UserError(
+            "fsdp_activation_checkpointing=true draws dropout anew when it recomputes, and adapters are saved empty: set "
+            "it to false in the launcher's configuration; activation_checkpointing=true does it here"
+        )
     if world == 1 and torch.cuda.device_count() > 1:
         raise UserError(
             f"{torch.cuda.device_count()} GPUs are visible and one process runs: start with accelerate launch "
@@ -353,8 +358,7 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         },
         use_cpu=on_cpu,
         bf16=computes_in_bf16(config, on_cpu),
-        # FSDP checkpoints the layers it wraps, where its configuration says so, and then nothing else may.
-        activation_checkpointing=config.activation_checkpointing and not _fsdp_checkpoints(),
+        activation_checkpointing=config.activation_checkpointing,
         activation_checkpointing_kwargs={"use_reentrant": config.adapter != "full"},
         ddp_find_unused_parameters=False,
         # Optimisation
@@ -399,10 +403,6 @@ def sharding() -> str | None:
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         return f"DeepSpeed ZeRO-{os.environ.get('ACCELERATE_DEEPSPEED_ZERO_STAGE', '?')}"
     return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP") == "true" else None
-
-
-def _fsdp_checkpoints() -> bool:
-    return sharding() == "FSDP" and os.environ.get("FSDP_ACTIVATION_CHECKPOINTING", "false").lower() == "true"
 
 
 def computes_in_bf16(config: TrainConfig, on_cpu: bool) -> bool:

@@ -7,40 +7,46 @@ OUT/manifest.json                                   settings, counts, statistics
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
+import multiprocessing
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
+import shutil
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from data_prep.bugs import BugsConfig
-from data_prep.bugs import generate as generate_bugs
 from data_prep.commit_filters import GitConfig
+from data_prep.corpora import CORPORA, Progress, load_pairs
 from data_prep.formatter_pairs import FormatterConfig
-from data_prep.formatter_pairs import generate as generate_formatter
-from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
-from data_prep.mine_git import load_commits, mine
+from data_prep.hub import HubConfig
 from data_prep.oracle import build_oracle
-from data_prep.pairs import EditPair
+from data_prep.pairs import EditPair, collect
 from data_prep.probeedit import ProbeEditConfig
-from data_prep.probeedit import generate as generate_probeedit
 from data_prep.programs import Choice, choose, equivalent, merge_short
 from data_prep.pyfix import PyFixConfig
-from data_prep.pyfix import generate_counted as generate_pyfix
-from data_prep.rows import RowError, read_rows, write_rows, write_text
-from data_prep.user_pairs import load_user_pairs
+from data_prep.rows import RowError, read_rows, write_text
+from data_prep.spool import Spool
 from decoding.commandline import UserError
 from decoding.grammar import Program, parse, render, split_lines
 from decoding.resolver import resolve
 
+if TYPE_CHECKING:
+    from decoding.tokens import TextTokenizer
+
 FORMAT_VERSION = 1
+_EDITS_PER_JOB = 200
+_EDITS_FOR_WORKERS = 4000  # fewer are made sooner than processes start
+_JOBS_AHEAD = 16  # bounds memory
 Split = Literal["train", "heldout"]
-CORPORA = (*(f"hevalfix-{short}" for short in LANGUAGES), "probeedit", "pyfix", "bugs", "formatter", "jsonl", "git")
+_OPTIONAL = {"git", "bugs", "formatter", "hub"}  # corpora whose settings count where they are prepared
 # Settings that do not change a single prepared byte.
-_NOT_CONTENT = ("out", "data_dir", "tokenizer")
+_NOT_CONTENT = ("out", "data_dir", "tokenizer", "workers")
 # Left out of the content while they have their defaults: folders prepared before there were these settings stay valid.
 _CONTENT_IF_SET = ("synthesize_instructions", "program", "min_copy", "merge_text_free", "equivalents")
 
@@ -63,11 +69,13 @@ class OracleConfig:
     merge_text_free: bool = False  # likewise copies without a letter or digit (blank lines, brackets)
     equivalents: int = 0  # up to so many training rows more an edit, with other programs for it
     tokenizer: str | None = None  # hub name, folder, or GGUF file: adds token counts to the statistics
+    workers: int | None = None  # processes that make oracles; default one a core where there are thousands of edits
     probeedit: ProbeEditConfig = field(default_factory=ProbeEditConfig)  # the probeedit generator
     pyfix: PyFixConfig = field(default_factory=PyFixConfig)  # the pyfix generator
     bugs: BugsConfig = field(default_factory=BugsConfig)  # the bugs generator: folders of js, java, go, C++ or Rust
     formatter: FormatterConfig = field(default_factory=FormatterConfig)  # the formatter corpus: code and its new layout
     git: GitConfig = field(default_factory=GitConfig)  # the git corpus: commits of local repositories, mined first
+    hub: HubConfig = field(default_factory=HubConfig)  # the hub corpus: a data set on the hub, or files with columns
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.corpora if name not in CORPORA]
@@ -83,10 +91,14 @@ class OracleConfig:
             raise ValueError("corpora has bugs, but no source is named: add bugs.source=[FOLDER,...]")
         if "git" in self.corpora and not self.git.repo:
             raise ValueError("corpora has git, but no repository is named: add git.repo=[PATH,...]")
+        if "hub" in self.corpora and not (self.hub.path or self.hub.data_files):
+            raise ValueError(
+                "corpora has hub, but no data set is named: add hub.path=OWNER/NAME or hub.data_files=[...]"
+            )
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit={self.limit}: must be at least 1")
-        for name, least in (("min_copy", 1), ("equivalents", 0)):
-            if getattr(self, name) < least:
+        for name, least in (("min_copy", 1), ("equivalents", 0), ("workers", 1)):
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least {least}")
 
 
@@ -114,7 +126,6 @@ class OracleRow:
 class Corpus:
     """The oracles of one corpus: every edit with its split, and what was offered, refused, and left out by limit.
 
-    ``found`` is what a generator of bugs says of its source (``BugReport.as_dict``), empty for other corpora.
     ``equivalents`` are additional training rows: edits of ``rows`` with other programs.
     """
 
@@ -122,44 +133,41 @@ class Corpus:
     offered: int
     faults: list[dict]
     over_limit: int
-    found: dict[str, dict]
     equivalents: list[OracleRow]
 
 
-def prepare_corpora(
-    config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
-) -> dict[str, Corpus]:
-    """Return every corpus of ``config`` by name, nothing written but the mined commits of the corpus git.
+def prepare_corpora(config: OracleConfig, progress: Progress = lambda it, _: it) -> dict[str, Corpus]:
+    """Return every corpus of ``config`` by name, in memory; nothing is written but the mined commits of the corpus git.
 
-    Each oracle is checked to resolve to its gold.
+    The rows are those that ``build_oracles`` writes. Each oracle is checked to resolve to its gold.
 
     Raises:
         UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
     """
-    found: dict[str, dict] = {}
-    loaded = {name: _usable(*_load(name, config, progress, found)) for name in config.corpora}
-    kept = {name: _limited(name, pairs, config) for name, (pairs, _) in loaded.items()}
-    held_out = _heldout_groups(kept, config)
+    loaded = {name: collect(load_pairs(name, config, progress, {})) for name in config.corpora}
+    groups = {name: [pair.group for pair in pairs] for name, (pairs, _) in loaded.items()}
+    kept = {name: _kept(name, of_corpus, config) for name, of_corpus in groups.items()}
+    held_out = _held_out({name: map(groups[name].__getitem__, kept[name]) for name in kept}, config)
     corpora = {}
-    for name, (usable, faults) in loaded.items():
+    for name, (pairs, faults) in loaded.items():
         rows, more = [], []
-        for pair in progress(kept[name], name):
-            split = "heldout" if pair.group in held_out[_family(name)] else "train"
-            row, *others = _oracle_rows(pair, split, config)
+        for at in progress(kept[name], name):
+            split = "heldout" if pairs[at].group in held_out[_family(name)] else "train"
+            row, *others = oracle_rows(pairs[at], split, config)
             rows.append(row)
             more += others
-        over_limit = len(usable) - len(rows)
-        corpora[name] = Corpus(rows, len(usable) + len(faults), faults, over_limit, found.get(name, {}), more)
+        corpora[name] = Corpus(rows, len(pairs) + len(faults), faults, len(pairs) - len(rows), more)
     return corpora
 
 
-def build_oracles(
-    config: OracleConfig, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
-) -> dict[str, Any]:
+def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -> dict[str, Any]:
     """Prepare every corpus of ``config`` under ``config.out`` and return the manifest.
 
-    Pairs that cannot be used are listed in rejected.jsonl with a reason and counted in the manifest: not_json,
-    missing_field, not_text, duplicate, no_op, lone_surrogate.
+    The edits of a corpus are first put on disk, in order; then their oracles are made, on every core, and written in
+    that order, whatever the number of workers. Memory holds the name of each edit's group, not the edits. A folder that
+    is there stays as it is until the new one is whole, and the same call goes on where an earlier one was stopped.
+
+    Pairs that cannot be used are listed in rejected.jsonl with a reason and counted in the manifest.
 
     Raises:
         UserError: as ``prepare_corpora``, or an ``out`` that is a file.
@@ -167,44 +175,238 @@ def build_oracles(
     out = Path(config.out)
     if out.exists() and not out.is_dir():
         raise UserError(f"out={config.out} is a file: name a folder")
-    text = None
     if config.tokenizer:
-        from decoding.loading import load_text_tokenizer
-
-        text = load_text_tokenizer(config.tokenizer)
-    # Everything that can be refused is, before anything that is there is touched.
-    prepared = prepare_corpora(config, progress)
-    corpora = {}
-    (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
-    for name, corpus in prepared.items():
-        rows = corpus.rows
-        for split in ("train", "heldout"):
-            of_split = (asdict(row) for row in rows + corpus.equivalents if row.split == split)
-            write_rows(out / name / f"{split}.jsonl", of_split)
-        corpora[name] = {
-            "offered": corpus.offered,
-            "rejected": dict(Counter(fault["reason"] for fault in corpus.faults)),
-            "over_limit": corpus.over_limit,
-            "train": sum(row.split == "train" for row in rows),
-            "heldout": sum(row.split == "heldout" for row in rows),
-            "equivalents": len(corpus.equivalents),  # rows of train.jsonl beside those of "train"; not in what follows
-            "tags": dict(Counter(tag for row in rows for tag in row.tags)),
-            "statistics": statistics(rows) | (token_statistics(rows, text) if text else {}),
-            "fingerprint": fingerprint(rows + corpus.equivalents),
-        } | ({"found": corpus.found} if corpus.found else {})
-        made = [row.meta["instruction_made"] for row in rows if "instruction_made" in row.meta]
-        if made:  # and of these, how many leave open what exactly to write
-            corpora[name] |= {"instructions_made": len(made), "instructions_inexact": made.count(False)}
-    rejected = [{"corpus": name, **fault} for name, corpus in prepared.items() for fault in corpus.faults]
-    write_rows(out / "rejected.jsonl", rejected)
-    manifest = {
-        "format": FORMAT_VERSION,
-        "settings": content_settings(config),
-        "corpora": corpora,
-        "fingerprint": _digest([entry["fingerprint"] for entry in corpora.values()]),
-    }
-    write_text(out / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+        _text(config.tokenizer)  # refused now, if it is
+    work, made_out = out / ".building", not out.exists()
+    settings = json.loads(json.dumps(asdict(replace(config, workers=None))))
+    if _read_json(work / "settings.json") != settings:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        write_text(work / "settings.json", json.dumps(settings) + "\n")
+    spools = {name: Spool(work / name) for name in config.corpora}
+    try:
+        for name, spool in spools.items():
+            if not spool.filled:
+                found: dict[str, dict] = {}
+                spool.fill(load_pairs(name, config, progress, found), found)
+    except UserError:  # nothing was built, so nothing stays
+        shutil.rmtree(out if made_out else work)
+        raise
+    manifest = _read_json(work / "manifest.json")
+    if manifest is None:
+        corpora = _make_corpora(spools, config, progress)
+        manifest = {
+            "format": FORMAT_VERSION,
+            "settings": content_settings(config),
+            "corpora": corpora,
+            "fingerprint": _digest([entry["fingerprint"] for entry in corpora.values()]),
+        }
+        write_text(work / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+    _publish(work, out, spools)
     return manifest
+
+
+def _make_corpora(spools: dict[str, Spool], config: OracleConfig, progress: Progress) -> dict[str, Any]:
+    groups = {name: spool.groups() for name, spool in spools.items()}
+    kept = {name: _kept(name, of_corpus, config) for name, of_corpus in groups.items()}
+    held_out = _held_out({name: map(groups[name].__getitem__, kept[name]) for name in kept}, config)
+    corpora = {}
+    for name, spool in spools.items():
+        of_family = held_out[_family(name)]
+        splits: list[Split] = ["heldout" if groups[name][at] in of_family else "train" for at in kept[name]]
+        corpora[name] = _make_corpus(name, spool, kept[name], splits, config, progress)
+    return corpora
+
+
+def _publish(work: Path, out: Path, spools: dict[str, Spool]) -> None:
+    """Move what was made to its place; after a kill in between, what has not been moved yet."""
+    (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
+    with (out / "rejected.jsonl").open("w", encoding="utf-8") as file:
+        for name, spool in spools.items():
+            for fault in spool.rejected():
+                file.write(json.dumps({"corpus": name, **fault}, ensure_ascii=False) + "\n")
+    for name, spool in spools.items():
+        (out / name).mkdir(exist_ok=True)
+        for split in ("train", "heldout"):
+            made = spool.folder / f"{split}.jsonl"
+            if made.exists():
+                made.replace(out / name / made.name)
+    (work / "manifest.json").replace(out / "manifest.json")
+    shutil.rmtree(work)
+
+
+def _make_corpus(
+    name: str, spool: Spool, kept: Sequence[int], splits: list[Split], config: OracleConfig, progress: Progress
+) -> dict[str, Any]:
+    """Write train.jsonl and heldout.jsonl beside the spool and return the corpus's entry of the manifest."""
+    state_file = spool.folder / "made.json"
+    state = _read_json(state_file) or {"edits": 0, "sizes": {}, "counts": {}}
+    files = {part: spool.folder / f"{part}.jsonl" for part in ("train", "heldout", "more")}
+    counts = Counter(state["counts"])
+    content = hashlib.sha256(b"[")
+    separator = b""
+    for line in _in_order(files, state["sizes"], splits[: state["edits"]]):
+        content.update(separator + _canonical(json.loads(line)))
+        separator = b", "
+    opened = {part: _opened_at(path, state["sizes"].get(part, 0)) for part, path in files.items()}
+    done = state["edits"]
+    jobs = _jobs(spool.lines(kept[done:]), splits[done:])
+    total = -(-(len(kept) - done) // _EDITS_PER_JOB)
+    with _Workers(config, len(kept) - done) as workers:
+        for made in progress(_Sized(workers.map(jobs), total), f"{name}: oracles"):
+            for part, lines in made.lines.items():
+                opened[part].write(lines)
+            for row in made.canonical:
+                content.update(separator + row)
+                separator = b", "
+            counts.update(made.counts)
+            done += made.edits
+            for file in opened.values():
+                file.flush()
+            state = {"edits": done, "sizes": {p: f.tell() for p, f in opened.items()}, "counts": dict(counts)}
+            write_text(state_file, json.dumps(state) + "\n")
+    # Additional rows follow the edits'. They are copied once all else is done, and again after a kill in between.
+    with files["more"].open("rb") as more:
+        for line in more:
+            opened["train"].write(line)
+            content.update(separator + _canonical(json.loads(line)))
+            separator = b", "
+    for file in opened.values():
+        file.close()
+    content.update(b"]")
+    tags = {key.removeprefix("tag "): n for key, n in sorted(counts.items()) if key.startswith("tag ")}
+    entry = {
+        "offered": spool.pairs + sum(spool.faults.values()),
+        "rejected": dict(spool.faults),
+        "over_limit": spool.pairs - len(kept),
+        "train": splits.count("train"),
+        "heldout": splits.count("heldout"),
+        "equivalents": counts["equivalents"],  # rows of train.jsonl beside those of "train"; not in what follows
+        "tags": tags,
+        "statistics": _statistics(counts) | (_token_statistics(counts) if config.tokenizer else {}),
+        "fingerprint": content.hexdigest(),
+    } | ({"found": spool.found[name]} if name in spool.found else {})
+    if counts["instructions_made"]:  # and of these, how many leave open what exactly to write
+        entry |= {key: counts[key] for key in ("instructions_made", "instructions_inexact")}
+    return entry
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a worker made of some edits: lines to append to each file, the rows' canonical bytes, and sums."""
+
+    edits: int
+    lines: dict[str, bytes]
+    canonical: list[bytes]
+    counts: Counter
+
+
+def _make(job: tuple[list[bytes], list[Split]], config: OracleConfig) -> _Made:
+    lines = {"train": [], "heldout": [], "more": []}
+    canonical: list[bytes] = []
+    counts: Counter = Counter()
+    text = _text(config.tokenizer) if config.tokenizer else None
+    for line, split in zip(*job, strict=True):
+        row, *others = oracle_rows(EditPair(**json.loads(line)), split, config)
+        lines[split].append(_line(row))
+        lines["more"] += map(_line, others)
+        canonical.append(_canonical(asdict(row)))
+        counts.update(row_counts(row, text))
+        counts.update(f"tag {tag}" for tag in row.tags)
+        counts["equivalents"] += len(others)
+        if "instruction_made" in row.meta:
+            counts["instructions_made"] += 1
+            counts["instructions_inexact"] += not row.meta["instruction_made"]
+    return _Made(len(canonical), {part: b"".join(rows) for part, rows in lines.items()}, canonical, counts)
+
+
+class _Workers:
+    """The processes that make oracles; none where the edits are few, or ``workers`` is 1."""
+
+    def __init__(self, config: OracleConfig, edits: int) -> None:
+        self._make = functools.partial(_make, config=config)
+        count = config.workers or len(os.sched_getaffinity(0))
+        # A started process imports all this anew; a forked one could hold a lock of a thread that it does not have.
+        several = count > 1 and (edits >= _EDITS_FOR_WORKERS or config.workers is not None)
+        self._pool = multiprocessing.get_context("spawn").Pool(count) if several else None
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, kind, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool.join()
+
+    def map(self, jobs: Iterable[tuple[list[bytes], list[Split]]]) -> Iterator[_Made]:
+        """Yield what is made of each job, in order; a few jobs are read ahead."""
+        if self._pool is None:
+            yield from map(self._make, jobs)
+            return
+        waiting: deque = deque()
+        for job in jobs:
+            waiting.append(self._pool.apply_async(self._make, (job,)))
+            if len(waiting) >= _JOBS_AHEAD:
+                yield waiting.popleft().get()
+        while waiting:
+            yield waiting.popleft().get()
+
+
+class _Sized:
+    """An iterator with a known length, for progress."""
+
+    def __init__(self, items: Iterable, length: int) -> None:
+        self._items, self._length = items, length
+
+    def __iter__(self) -> Iterator:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def _jobs(lines: Iterable[bytes], splits: list[Split]) -> Iterator[tuple[list[bytes], list[Split]]]:
+    iterator = iter(lines)
+    for at in range(0, len(splits), _EDITS_PER_JOB):
+        some = splits[at : at + _EDITS_PER_JOB]
+        yield list(itertools.islice(iterator, len(some))), some
+
+
+def _opened_at(path: Path, size: int) -> IO[bytes]:
+    """Open a file to append to, without what was written after the last count of it."""
+    file = path.open("r+b" if path.exists() else "w+b")
+    file.truncate(size)
+    file.seek(size)
+    return file
+
+
+def _in_order(files: dict[str, Path], sizes: dict[str, int], splits: list[Split]) -> Iterator[bytes]:
+    """Yield the rows that an earlier call wrote, train and held-out ones in the edits' own order."""
+    if not splits:
+        return
+    with files["train"].open("rb") as train, files["heldout"].open("rb") as heldout:
+        for split in splits:
+            yield (train if split == "train" else heldout).readline()
+
+
+def _line(row: OracleRow) -> bytes:
+    return (json.dumps(asdict(row), ensure_ascii=False) + "\n").encode()
+
+
+def _canonical(row: dict[str, Any]) -> bytes:
+    """A row's bytes in the fingerprint; see ``fingerprint``."""
+    return json.dumps(row, ensure_ascii=False, sort_keys=True).encode()
+
+
+@functools.cache
+def _text(tokenizer: str) -> TextTokenizer:
+    from decoding.loading import load_text_tokenizer
+
+    return load_text_tokenizer(tokenizer)
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def content_settings(config: OracleConfig) -> dict[str, Any]:
@@ -214,9 +416,7 @@ def content_settings(config: OracleConfig) -> dict[str, Any]:
         if settings[key] == getattr(OracleConfig, key):
             del settings[key]
     # Folders prepared before there were these settings stay valid.
-    settings = {
-        key: value for key, value in settings.items() if key not in {"git", "bugs", "formatter"} - set(config.corpora)
-    }
+    settings = {key: value for key, value in settings.items() if key not in _OPTIONAL - set(config.corpora)}
     if config.pyfix.source is None:
         del settings["pyfix"]["source"]
     if "git" in settings:
@@ -265,37 +465,64 @@ def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow
 
 def fingerprint(rows: Iterable[OracleRow]) -> str:
     """SHA-256 over the content of ``rows``, in order: equal fingerprints mean equal training and evaluation data."""
-    return _digest([asdict(row) for row in rows])
+    digest, before = hashlib.sha256(b"["), ""
+    for row in rows:  # the text of the whole list, row by row
+        digest.update((before + json.dumps(asdict(row), ensure_ascii=False, sort_keys=True)).encode())
+        before = ", "
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
-def statistics(rows: list[OracleRow]) -> dict[str, Any]:
+def row_counts(row: OracleRow, text: TextTokenizer | None = None) -> dict[str, int]:
+    """Return what a row adds to the sums of its corpus: operations, characters, and with a tokenizer tokens.
+
+    T and T_copy are the paper's (Table 2): tokens of the gold and of its copied spans, each encoded by itself.
+    """
+    spans = copied_spans(row)
+    counts = {
+        "pairs": 1,
+        "copies": len(spans),
+        "gens": len(parse(row.program).gens),
+        "copied": sum(map(len, spans)),
+        "characters": len(row.after),
+    }
+    if text:
+        counts |= {"T": len(text.encode(row.after)), "T_copy": sum(len(text.encode(span)) for span in spans)}
+    return counts
+
+
+def statistics(rows: Iterable[OracleRow]) -> dict[str, Any]:
     """Counts over the oracle programs of ``rows``; the copied share is of gold characters, newlines included."""
-    copies = gens = copied = total = 0
+    return _statistics(_sums(rows))
+
+
+def token_statistics(rows: Iterable[OracleRow], text: TextTokenizer) -> dict[str, Any]:
+    """Return the paper's T, T_copy, T_gen and K (Table 2), counted with a ``TextTokenizer``."""
+    return _token_statistics(_sums(rows, text))
+
+
+def _sums(rows: Iterable[OracleRow], text: TextTokenizer | None = None) -> Counter:
+    counts: Counter = Counter()
     for row in rows:
-        spans = copied_spans(row)
-        copies += len(spans)
-        gens += len(parse(row.program).gens)
-        copied += sum(len(span) for span in spans)
-        total += len(row.after)
+        counts.update(row_counts(row, text))
+    return counts
+
+
+def _statistics(counts: Counter) -> dict[str, Any]:
+    total = counts["characters"]
     return {
-        "pairs": len(rows),
-        "copy_ops": copies,
-        "gen_ops": gens,
+        "pairs": counts["pairs"],
+        "copy_ops": counts["copies"],
+        "gen_ops": counts["gens"],
         "gold_characters": total,
-        "copied_share": round(copied / total, 4) if total else None,
+        "copied_share": round(counts["copied"] / total, 4) if total else None,
     }
 
 
-def token_statistics(rows: list[OracleRow], text) -> dict[str, Any]:
-    """The paper's T, T_copy, T_gen and K (Table 2), counted with a ``TextTokenizer``; spans are encoded jointly."""
-    gold = copied = copies = 0
-    for row in rows:
-        spans = copied_spans(row)
-        copied += sum(len(text.encode(span)) for span in spans)
-        copies += len(spans)
-        gold += len(text.encode(row.after))
+def _token_statistics(counts: Counter) -> dict[str, Any]:
+    gold, copied = counts["T"], counts["T_copy"]
     share = round(copied / gold, 4) if gold else None
-    return {"T": gold, "T_copy": copied, "T_gen": gold - copied, "K": copies, "copied_token_share": share}
+    return {"T": gold, "T_copy": copied, "T_gen": gold - copied, "K": counts["copies"], "copied_token_share": share}
 
 
 def copied_spans(row: OracleRow) -> list[str]:
@@ -304,64 +531,16 @@ def copied_spans(row: OracleRow) -> list[str]:
     return ["\n".join(lines[op.first - 1 : op.last]) for op in parse(row.program).copies]
 
 
-def _load(
-    name: str, config: OracleConfig, progress: Callable, found: dict[str, dict]
-) -> tuple[list[EditPair], list[dict]]:
-    """Return the pairs of a corpus, and the rows that are none, with the reason; ``found`` gets a bug report."""
-    try:
-        if name == "jsonl":
-            paths = [Path(path).expanduser() for path in config.jsonl]
-            for path in paths:
-                if not path.is_file():
-                    raise UserError(f"jsonl: there is no file {path}")
-            return load_user_pairs(paths, config.synthesize_instructions)
-        if name == "git":
-            return load_commits(mine(config.git, progress))
-        if name == "probeedit":
-            return generate_probeedit(config.probeedit, config.seed), []
-        if name == "pyfix":
-            pairs, report = generate_pyfix(config.pyfix, config.seed)
-            found[name] = report.as_dict()
-            return pairs, []
-        if name == "bugs":
-            pairs, report = generate_bugs(config.bugs, config.seed, progress)
-            found[name] = report.as_dict()
-            return pairs, []
-        if name == "formatter":
-            return generate_formatter(config.formatter, config.seed)
-        short = name.removeprefix("hevalfix-")
-        return load_humanevalpack(short, _data_dir(short, config), config.tests_in_prompt), []
-    except (RowError, ValueError) as error:
-        raise UserError(str(error)) from None
-    except OSError as error:
-        hint = "; without the hub, point data_dir= at JSON Lines files" if name.startswith("hevalfix") else ""
-        raise UserError(f"{name}: cannot load ({type(error).__name__}: {str(error).splitlines()[0]}){hint}") from None
-
-
-def _data_dir(short: str, config: OracleConfig) -> Path | None:
-    """The folder to read HumanEvalPack from, None for the hub. A folder that was named must have the file."""
-    named = config.data_dir or os.environ.get("CAD_DATA_DIR")
-    if not named:
-        return None
-    if not Path(named).is_dir():
-        raise UserError(f"{'data_dir' if config.data_dir else 'CAD_DATA_DIR'}: there is no folder {named}")
-    file = Path(named) / "humanevalpack" / f"{LANGUAGES[short]}.jsonl"
-    if config.data_dir and not file.is_file():
-        raise UserError(f"data_dir: there is no file {file}")
-    return Path(named)
-
-
-def _usable(pairs: list[EditPair], bad_rows: list[dict]) -> tuple[list[EditPair], list[dict]]:
-    """Split pairs into those an oracle can be built for and faults, after the faults that loading found."""
-    usable, faults = [], list(bad_rows)
-    for pair in pairs:
-        reason = _fault(pair)
-        if reason:
-            file, row = pair.meta.get("file", pair.id), pair.meta.get("row")
-            faults.append({"file": file, "row": row, "reason": reason, "detail": ""})
-        else:
-            usable.append(pair)
-    return usable, faults
+def oracle_rows(pair: EditPair, split: Split, config: OracleConfig) -> list[OracleRow]:
+    """Return the row of an edit and, to train on, rows with other programs for it."""
+    if split == "heldout":
+        return [_oracle_row(pair, split, build_oracle(pair.before, pair.after))]
+    program = choose(config.program, pair.before, pair.after)
+    short = {"m": config.min_copy, "text_free": config.merge_text_free}
+    program = merge_short(program, pair.before, **short)
+    others = equivalent(program, pair.before, config.equivalents, f"{config.seed}:{pair.id}", **short)
+    rows = [_oracle_row(pair, split, each) for each in (program, *others)]
+    return rows[:1] + [replace(row, id=f"{row.id}#{number}") for number, row in enumerate(rows[1:], start=1)]
 
 
 def _family(name: str) -> str:
@@ -374,51 +553,32 @@ def _score(purpose: str, name: str, group: str, seed: int) -> str:
     return hashlib.sha256(f"{purpose}:{seed}:{_family(name)}:{group}".encode()).hexdigest()
 
 
-def _limited(name: str, pairs: list[EditPair], config: OracleConfig) -> list[EditPair]:
-    """At most ``limit`` pairs, in their own order; the same problems in every language."""
-    if config.limit is None or len(pairs) <= config.limit:
-        return pairs
-    order = sorted(range(len(pairs)), key=lambda i: (_score("limit", name, pairs[i].group, config.seed), i))
-    return [pairs[i] for i in sorted(order[: config.limit])]
+def _kept(name: str, groups: list[str], config: OracleConfig) -> Sequence[int]:
+    """The places of at most ``limit`` edits, in order; of the same problems in every language."""
+    if config.limit is None or len(groups) <= config.limit:
+        return range(len(groups))
+    order = sorted(range(len(groups)), key=lambda i: (_score("limit", name, groups[i], config.seed), i))
+    return sorted(order[: config.limit])
 
 
-def _heldout_groups(kept: dict[str, list[EditPair]], config: OracleConfig) -> dict[str, set[str]]:
-    """Return, by family, whole groups that together reach the held-out share of the family's pairs."""
+def _held_out(groups: dict[str, Iterable[str]], config: OracleConfig) -> dict[str, set[str]]:
+    """Return, by family, whole groups that together reach the held-out share of the family's edits.
+
+    ``groups`` names the group of every edit that is kept, by corpus.
+    """
     sizes: dict[str, Counter] = {}
-    for name, pairs in kept.items():
-        sizes.setdefault(_family(name), Counter()).update(pair.group for pair in pairs)
+    for name, of_corpus in groups.items():
+        sizes.setdefault(_family(name), Counter()).update(of_corpus)
     chosen: dict[str, set[str]] = {}
     for family, counts in sizes.items():
-        wanted, count, groups = round(config.heldout * counts.total()), 0, set()
+        wanted, count, groups_of_family = round(config.heldout * counts.total()), 0, set()
         for group in sorted(counts, key=lambda group: _score("split", family, group, config.seed)):
             if count >= wanted:
                 break
-            groups.add(group)
+            groups_of_family.add(group)
             count += counts[group]
-        chosen[family] = groups
+        chosen[family] = groups_of_family
     return chosen
-
-
-def _fault(pair: EditPair) -> str:
-    if pair.before == pair.after:
-        return "no_op"
-    try:
-        "".join((pair.instruction, pair.before, pair.after, pair.group)).encode()
-    except UnicodeEncodeError:
-        return "lone_surrogate"
-    return ""
-
-
-def _oracle_rows(pair: EditPair, split: Split, config: OracleConfig) -> list[OracleRow]:
-    """Return the row of an edit and, to train on, rows with other programs for it."""
-    if split == "heldout":
-        return [_oracle_row(pair, split, build_oracle(pair.before, pair.after))]
-    program = choose(config.program, pair.before, pair.after)
-    short = {"m": config.min_copy, "text_free": config.merge_text_free}
-    program = merge_short(program, pair.before, **short)
-    others = equivalent(program, pair.before, config.equivalents, f"{config.seed}:{pair.id}", **short)
-    rows = [_oracle_row(pair, split, each) for each in (program, *others)]
-    return rows[:1] + [replace(row, id=f"{row.id}#{number}") for number, row in enumerate(rows[1:], start=1)]
 
 
 def _oracle_row(pair: EditPair, split: Split, program: Program) -> OracleRow:

@@ -28,6 +28,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -340,6 +341,8 @@ def _lines(text: str) -> list[str]:
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# CPython 3.11 keeps one recursion count for the trees of all threads: two at once can end in a SystemError (gh-106905).
+_PARSING = threading.Lock()
 
 
 def _functions(text: str) -> list[tuple[str, int, int]]:
@@ -347,7 +350,8 @@ def _functions(text: str) -> list[tuple[str, int, int]]:
     if "\r" in text.replace("\r\n", ""):
         raise _Refused("not_parsed", "a carriage return alone ends a line for Python")
     try:
-        tree = ast.parse(text.removeprefix("\ufeff"))
+        with _PARSING:
+            tree = ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _Refused("not_parsed", str(error)[:200]) from None
 

@@ -1,8 +1,8 @@
 """Duplicates among edits, and training edits that leak held-out ones: found by content, near content, and origin.
 
 Near texts are found by MinHash and locality-sensitive hashing (Broder, 1997; datasketch, the extra ``hygiene``), which
-only propose: every pair is then compared on its full sets, so that nothing is called near that is not. Memory is a
-signature a row and what is looked at; texts are read again where they are compared.
+only propose: every pair is then compared on its full sets, so that nothing is called near that is not. Memory is the
+index, some 7 kB for each row that is kept, or held out; texts are read again where they are compared.
 
 Two different things are near. For a **duplicate** it is the edit: its removed and added lines with three lines around
 them. Two edits of one document are two edits; the same edit in two copies of a document is one. For a **leak** it is
@@ -94,10 +94,14 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class Leakage:
-    """The leaks, at most one a training row and kind; ``reached`` counts the held-out rows of each kind."""
+    """The leaks, at most one a training row and kind; ``reached`` counts the held-out rows of each kind.
+
+    ``compared`` has the kinds that could be looked for: those by origin only where rows on both sides have one.
+    """
 
     leaks: list[Leak]
     reached: dict[LeakKind, int]
+    compared: set[LeakKind]
 
     def rows(self, kinds: Iterable[LeakKind] = LEAK_KINDS) -> set[int]:
         """Return the training rows that leak in any of ``kinds``."""
@@ -189,9 +193,7 @@ def find_duplicates(
     settled: dict[bytes, tuple[int, float, bool]] = {}  # by content: the row kept for it
     found = []
     shingles = _reader(rows, edit_shingles)
-    signatures = progress(_Sized(_signatures(rows, edit_shingles, seed), len(rows)), "duplicates")
-    for number, signature in enumerate(signatures):
-        row = rows[number]
+    for number, (row, signature) in enumerate(progress(_Signed(rows, edit_shingles, seed), "duplicates")):
         content = _digest(row.before) + _digest(row.after)
         if content not in settled:
             near = _first_near(sorted(index.query(signature)), shingles, number, threshold)
@@ -221,9 +223,8 @@ def find_leaks(
     """
     index = _index(threshold)
     origins: dict[tuple, list[int]] = {}
-    signatures = progress(_Sized(_signatures(held_out, document_shingles, seed), len(held_out)), "held-out documents")
-    for number, signature in enumerate(signatures):
-        row = held_out[number]
+    signed = progress(_Signed(held_out, document_shingles, seed), "held-out documents")
+    for number, (row, signature) in enumerate(signed):
         texts = {"same_gold": row.after, "same_document": row.before}
         keys = {(kind, _digest(text)) for kind, text in texts.items() if text.strip()} | _origins(row)
         for key in keys:
@@ -233,12 +234,13 @@ def find_leaks(
     shingles = _reader(held_out, document_shingles)
     reached: dict[LeakKind, set[int]] = {kind: set() for kind in LEAK_KINDS}
     touched: set[tuple] = set()
+    known: set[LeakKind] = set()
     leaks = []
-    signatures = progress(_Sized(_signatures(train, document_shingles, seed), len(train)), "leaks")
-    for number, signature in enumerate(signatures):
-        row = train[number]
+    for number, (row, signature) in enumerate(progress(_Signed(train, document_shingles, seed), "leaks")):
         texts = {_digest(row.before), _digest(row.after)}
-        keys = {(kind, text) for kind in ("same_gold", "same_document") for text in texts} | _origins(row)
+        by_origin = _origins(row)
+        known |= {key[0] for key in by_origin}
+        keys = {(kind, text) for kind in ("same_gold", "same_document") for text in texts} | by_origin
         first: dict[LeakKind, tuple[int, float]] = {}
         for key in keys & origins.keys():
             touched.add(key)
@@ -253,7 +255,9 @@ def find_leaks(
         leaks += [Leak(number, first[kind][0], kind, first[kind][1]) for kind in LEAK_KINDS if kind in first]
     for key in touched:
         reached[key[0]].update(origins[key])
-    return Leakage(leaks, {kind: len(rows) for kind, rows in reached.items()})
+    by_content = {"same_gold", "same_document", "near_document"}
+    compared = by_content | (known & {key[0] for key in origins})
+    return Leakage(leaks, {kind: len(rows) for kind, rows in reached.items()}, compared)
 
 
 # What a build leaves out
@@ -326,20 +330,6 @@ def _fault(pair: Edit, reason: str, detail: str) -> dict[str, Any]:
 # How
 
 
-@dataclass(frozen=True)
-class _Sized:
-    """An iterator with the length that a progress bar asks for."""
-
-    of: Iterator
-    length: int
-
-    def __iter__(self) -> Iterator:
-        return self.of
-
-    def __len__(self) -> int:
-        return self.length
-
-
 def _index(threshold: float) -> MinHashLSH:
     try:
         from datasketch import MinHashLSH
@@ -350,25 +340,37 @@ def _index(threshold: float) -> MinHashLSH:
     return MinHashLSH(threshold=min(threshold, _HIGHEST), num_perm=_PERMUTATIONS, weights=_WEIGHTS)
 
 
-def _signatures(rows: Sequence[Edit], shingles: Shingles, seed: int) -> Iterator[LeanMinHash]:
-    """Yield the MinHash of every row in order, made on every core where rows are many; a few batches are in flight."""
-    batches = (
-        [(row.before, row.after) for row in rows[start : start + _ROWS_A_BATCH]]
-        for start in range(0, len(rows), _ROWS_A_BATCH)
-    )
-    workers = min(len(os.sched_getaffinity(0)), len(rows) // _ROWS_A_WORKER)
-    if workers < 2:
-        for batch in batches:
-            yield from _sign(batch, shingles, seed)
-        return
-    with multiprocessing.Pool(workers) as pool:
-        waiting = deque()
-        for batch in batches:
-            waiting.append(pool.apply_async(_sign, (batch, shingles, seed)))
-            if len(waiting) > 2 * workers:
-                yield from waiting.popleft().get()
-        for job in waiting:
-            yield from job.get()
+@dataclass(frozen=True)
+class _Signed:
+    """Every row with its MinHash, in order; made on every core where rows are many, with a few batches in flight."""
+
+    rows: Sequence[Edit]
+    shingles: Shingles
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[Edit, LeanMinHash]]:
+        batches = (self.rows[start : start + _ROWS_A_BATCH] for start in range(0, len(self), _ROWS_A_BATCH))
+        workers = min(len(os.sched_getaffinity(0)), len(self) // _ROWS_A_WORKER)
+        if workers < 2:
+            for batch in batches:
+                yield from zip(batch, _sign(_texts(batch), self.shingles, self.seed), strict=True)
+            return
+        with multiprocessing.Pool(workers) as pool:
+            waiting = deque()
+            for batch in batches:
+                waiting.append((batch, pool.apply_async(_sign, (_texts(batch), self.shingles, self.seed))))
+                if len(waiting) > 2 * workers:
+                    batch, job = waiting.popleft()
+                    yield from zip(batch, job.get(), strict=True)
+            for batch, job in waiting:
+                yield from zip(batch, job.get(), strict=True)
+
+
+def _texts(rows: Sequence[Edit]) -> list[tuple[str, str]]:
+    return [(row.before, row.after) for row in rows]
 
 
 def _sign(texts: list[tuple[str, str]], shingles: Shingles, seed: int) -> list[LeanMinHash]:

@@ -130,14 +130,12 @@ def mine(config: GitConfig, progress: Progress = lambda items, _: items) -> list
     return [_mine_one(repository, tip, config, progress) for repository, tip in zip(repositories, tips, strict=True)]
 
 
-def load_commits(mined: Iterable[Mined]) -> tuple[list[EditPair], list[dict]]:
-    """Return the edits of mined files, and rows that repeat an earlier one (a cherry-pick, say) as rejected.
+def read_commits(mined: Iterable[Mined]) -> Iterator[EditPair | dict]:
+    """Yield the edits of mined files, and rows that repeat an earlier one (a cherry-pick, say) as rejected.
 
     Raises:
         RowError: a file that is damaged.
     """
-    pairs: list[EditPair] = []
-    rejected: list[dict] = []
     seen: set[str] = set()
     for source in mined:
         file = _shown(source.rows)
@@ -146,14 +144,13 @@ def load_commits(mined: Iterable[Mined]) -> tuple[list[EditPair], list[dict]]:
             digest = _digest(content.encode())
             if digest in seen:
                 detail = "the same instruction, before, and after stand in an earlier row"
-                rejected.append({"file": file, "row": number, "reason": "duplicate", "detail": detail})
+                yield {"file": file, "row": number, "reason": "duplicate", "detail": detail}
                 continue
             seen.add(digest)
             name = f"git/{source.name}/{row['commit'][:12]}/{row['path']}"
             meta = {key: row[key] for key in _PROVENANCE}
             texts = (row["instruction"], row["before"], row["after"])
-            pairs.append(EditPair(name, "git", *texts, row["group"], meta))
-    return pairs, rejected
+            yield EditPair(name, "git", *texts, row["group"], meta)
 
 
 def row_settings(config: GitConfig) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from pathlib import Path
 
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.oracle import LineMatcher, build_oracle
+from data_prep.pairs import collect
 from data_prep.rows import RowError
-from data_prep.user_pairs import load_user_pairs
+from data_prep.user_pairs import read_user_pairs
 from decoding.commandline import UserError, run
 from decoding.console import markdown_table
 from decoding.grammar import Copy, Gen, Op, Program, split_lines
@@ -83,7 +84,7 @@ def load_texts(name: str, data_dir: str | None) -> Texts:
     if not paths:
         raise UserError(f"{name}: there is no file of it under {named}; set CAD_DATA_DIR or data_dir= to its folder")
     if name == "commits":
-        pairs, rejected = load_user_pairs(paths)
+        pairs, rejected = collect(read_user_pairs(paths))
         if rejected:
             first = rejected[0]
             raise UserError(f"{first['file']}, row {first['row']}: {first['reason']} ({first['detail']})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -20,3 +21,23 @@ class EditPair:
     after: str
     group: str
     meta: dict = field(default_factory=dict)
+
+
+def collect(stream: Iterable[EditPair | dict]) -> tuple[list[EditPair], list[dict]]:
+    """Return the edits of a corpus's stream, and the rows that are none."""
+    pairs: list[EditPair] = []
+    faults: list[dict] = []
+    for item in stream:
+        (pairs if isinstance(item, EditPair) else faults).append(item)
+    return pairs, faults
+
+
+def pair_fault(pair: EditPair) -> str:
+    """Return why no oracle can be built for a pair (no_op, lone_surrogate), or an empty text."""
+    if pair.before == pair.after:
+        return "no_op"
+    try:
+        "".join((pair.instruction, pair.before, pair.after, pair.group)).encode()
+    except UnicodeEncodeError:
+        return "lone_surrogate"
+    return ""

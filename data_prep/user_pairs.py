@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.instructions import synthesize
@@ -13,8 +14,8 @@ from data_prep.rows import read_rows_tolerant
 FIELDS = ("instruction", "before", "after")
 
 
-def load_user_pairs(paths: list[Path], synthesize_instructions: bool = False) -> tuple[list[EditPair], list[dict]]:
-    """Return the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
+def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) -> Iterator[EditPair | dict]:
+    """Yield the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
 
     Reasons: not_json, missing_field, not_text, duplicate. Pairs with the same ``before`` share a group, so that no
     document is in two splits; a ``group`` field of the row, where present, is used instead.
@@ -22,8 +23,6 @@ def load_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
     With ``synthesize_instructions`` a row whose instruction is missing, null or blank gets one made from the edit, the
     same for the same edit; the pair's ``meta["instruction_made"]`` says whether it determines the edit.
     """
-    pairs: list[EditPair] = []
-    rejected: list[dict] = []
     seen: set[bytes] = set()
     for path in paths:
         shown = str(path).encode("utf-8", "backslashreplace").decode()  # a file name need not be Unicode
@@ -39,10 +38,10 @@ def load_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
                     reason, detail = "duplicate", "the same instruction, before, and after stand in an earlier row"
                 seen.add(digest)
             if reason:
-                rejected.append({"file": shown, "row": number, "reason": reason, "detail": detail})
+                yield {"file": shown, "row": number, "reason": reason, "detail": detail}
                 continue
             group = row["group"] if isinstance(row.get("group"), str) else _digest(row["before"])
-            pair = EditPair(
+            yield EditPair(
                 id=f"jsonl/{shown}:{number}",
                 corpus="jsonl",
                 instruction=row["instruction"],
@@ -51,8 +50,6 @@ def load_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
                 group=group,
                 meta={"file": shown, "row": number} | ({"instruction_made": made.exact} if made else {}),
             )
-            pairs.append(pair)
-    return pairs, rejected
 
 
 def _lacks_instruction(row: dict) -> bool:

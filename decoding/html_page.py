@@ -38,6 +38,9 @@ p, ul, dl { margin: .6rem 0; }
 ul { padding-left: 1.2rem; }
 a { color: var(--link); }
 code { font: .87em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+pre { max-height: 24rem; margin: .3rem 0 1rem; padding: .6rem .8rem; overflow: auto; background: var(--plate);
+  border-radius: 6px; font: .8rem/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
+summary { cursor: pointer; overflow-wrap: anywhere; }
 section { margin-top: 2.5rem; padding-top: 1.5rem; border-top: 1px solid var(--line); }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .3rem 1rem; }
 dt, .muted, figcaption, .sources { color: var(--muted); }
@@ -55,7 +58,7 @@ thead th { background: var(--plate); color: var(--muted); font-weight: 600; vert
   white-space: normal; }
 tbody th { font-weight: 600; }
 .text { text-align: left; }
-.long { white-space: normal; min-width: 12rem; max-width: 20rem; }
+.long { white-space: normal; min-width: 12rem; max-width: 20rem; overflow-wrap: anywhere; }
 .which { text-align: left; color: var(--muted); }
 tbody tr:not(:last-child) { height: 1px; } /* a tall label makes room below its lines, not between them */
 tr > .text:first-child { position: sticky; left: 0; z-index: 1; border-right: 1px solid var(--line); }

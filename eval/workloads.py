@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
-from data_prep.pairs import EditPair
+from data_prep.pairs import EditPair, collect
 from data_prep.pyfix import PyFixConfig
 from data_prep.pyfix import generate as generate_pyfix
 from data_prep.rows import RowError, read_rows
-from data_prep.user_pairs import load_user_pairs
+from data_prep.user_pairs import read_user_pairs
 from decoding.commandline import UserError
 
 _FILES = {f"{short}-{size}": (short, size) for short in ("py", "js") for size in (4, 16, 48)}
@@ -85,7 +85,7 @@ def _commits(folder: Path) -> list[EditPair]:
         raise UserError(
             f"workload commits: no file {folder / 'commits'}/*.jsonl; set CAD_DATA_DIR to a folder with some"
         )
-    pairs, rejected = load_user_pairs(paths)
+    pairs, rejected = collect(read_user_pairs(paths))
     if rejected:
         first = rejected[0]
         raise UserError(f"{first['file']}, row {first['row']}: {first['reason']} ({first['detail']})")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from data_prep import build
-from data_prep.build import OracleConfig, build_oracles, read_manifest, read_split
+from data_prep.build import OracleConfig, build_oracles, fingerprint, prepare_corpora, read_manifest, read_split
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.oracle import build_oracle
 from data_prep.probeedit import ProbeEditConfig
@@ -157,18 +159,79 @@ def test_the_default_probeedit_corpus_has_the_papers_counts(tmp_path):
     assert len(rows) == 154 and all(resolve(parse(row.program), row.before) == row.after for row in rows)
 
 
-def test_a_build_that_stops_midway_leaves_no_manifest(tmp_path, monkeypatch):
-    config = OracleConfig(corpora=["probeedit"], probeedit=ProbeEditConfig(cases=5), out=str(tmp_path))
-    build_oracles(config)
-    assert read_manifest(tmp_path)["settings"]["probeedit"]["cases"] == 5
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    def full_disk(path, rows):
-        raise OSError("no space left on device")
 
-    monkeypatch.setattr(build, "write_rows", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        build_oracles(config)
-    assert read_manifest(tmp_path) is None
+@pytest.fixture(scope="module")
+def many_edits(tmp_path_factory) -> Path:
+    """500 edits with repeats and rows that are none, enough for several jobs."""
+    path = tmp_path_factory.mktemp("many") / "edits.jsonl"
+    rows = [edit(before=f"a {i % 450}\nb\nc\n", after=f"a {i % 450}\nB\nc\n") for i in range(500)]
+    write_jsonl(path, [*rows, b"no json"])
+    return path
+
+
+def settings_of(path: Path, out: Path, **more) -> OracleConfig:
+    return OracleConfig(corpora=["jsonl"], jsonl=[str(path)], out=str(out), equivalents=1, **more)
+
+
+def test_a_build_that_stops_midway_leaves_the_earlier_folder_and_goes_on(tmp_path, many_edits, monkeypatch):
+    expected = build_oracles(settings_of(many_edits, tmp_path / "whole"))
+    out = tmp_path / "out"
+    build_oracles(settings_of(many_edits, out, seed=1))
+    earlier = contents(out)
+    full_disk = OSError("no space left on device")
+    for where in ("write_text", "_make", "_canonical", "_publish"):
+        calls = itertools.count(1)
+        real = getattr(build, where)
+
+        def failing(*args, real=real, calls=calls, where=where, **kwargs):
+            if next(calls) == (3 if where == "write_text" else 1):
+                raise full_disk
+            return real(*args, **kwargs)
+
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="no space"):
+            patched.setattr(build, where, failing)
+            build_oracles(settings_of(many_edits, out))
+        assert {name: data for name, data in contents(out).items() if not name.startswith(".building")} == earlier
+    assert build_oracles(settings_of(many_edits, out)) == expected
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_killed_build_goes_on_to_the_same_folder(tmp_path, many_edits, seed):
+    words = [sys.executable, "data_prep/build_oracles.py", "corpora=[jsonl]", f"jsonl=[{many_edits}]", "equivalents=1"]
+    build_oracles(settings_of(many_edits, tmp_path / "whole"))
+    out = tmp_path / "out"
+    state = out / ".building" / "jsonl" / ("made.json" if seed % 2 else "pairs.jsonl")
+    started = subprocess.Popen([*words, f"out={out}"], cwd=ROOT, stdout=subprocess.DEVNULL)
+    while not state.exists() and started.poll() is None:
+        time.sleep(0.001)
+    time.sleep(0.002 * seed)
+    started.kill()
+    started.wait()
+    done = subprocess.run([*words, f"out={out}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_the_number_of_workers_changes_no_byte(tmp_path, many_edits):
+    for workers in (1, 4):
+        build_oracles(settings_of(many_edits, tmp_path / str(workers), workers=workers))
+    assert contents(tmp_path / "1") == contents(tmp_path / "4")
+
+
+def test_the_rows_in_memory_are_those_on_disk(tmp_path, many_edits):
+    config = settings_of(many_edits, tmp_path / "out", limit=300)
+    entry = build_oracles(config)["corpora"]["jsonl"]
+    corpus = prepare_corpora(config)["jsonl"]
+    for split in ("train", "heldout"):
+        rows = [row for row in corpus.rows + corpus.equivalents if row.split == split]
+        assert read_split(tmp_path / "out", ["jsonl"], split) == rows
+    assert entry["fingerprint"] == fingerprint(corpus.rows + corpus.equivalents)
+    assert (entry["offered"], entry["over_limit"]) == (corpus.offered, corpus.over_limit) == (501, 150)
+    assert entry["rejected"] == {"duplicate": 50, "not_json": 1}
 
 
 def test_statistics_count_operations_and_the_copied_share_of_gold_characters(tmp_path):

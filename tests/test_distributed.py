@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import shutil
+import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from small_models import save_model
-from training_runs import RECIPE, ROOT, finish, launch, metrics, recipe_line, run, start, weights
+from training_runs import ROOT, await_text, finish, launch, metrics, recipe_line, run, start, weights
+
+from cad_train.trainer import sharding
+from decoding.loading import COMPLETED, checkpoint_step
 
 CONFIGS = ROOT / "accelerate_configs"
 # What a test with two processes on a CPU may change of a shipped configuration.
@@ -24,7 +29,13 @@ OF_THE_DEVICE = {
     "main_process_port": 0,  # any that is free
     "mixed_precision": "no",
 }
-SHARED = ["ddp", "zero2", "zero3", "fsdp2"]
+# By configuration, a file of a checkpoint that only its way of sharing writes.
+SHARED = {
+    "ddp": "rng_state_1.pth",
+    "zero2": "global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    "zero3": "global_step4/zero_pp_rank_1_mp_rank_00_model_states.pt",
+    "fsdp2": "optimizer.bin",
+}
 # An epoch of 11 examples ends in the third step; no process may see an example twice for it.
 SETTINGS = ["max_steps=4", "save=steps", "save_steps=2", "keep_checkpoints=2", "activation_checkpointing=true"]
 
@@ -59,10 +70,16 @@ def line(folder: Path, model: Path):
 
 
 @pytest.fixture(scope="module")
-def alone(folder: Path, line) -> Path:
-    """The run of one process that all others must equal."""
-    run(line("alone", "micro_batch=4"), folder / "alone.log")
-    return folder / "alone"
+def alone(folder: Path, line):
+    """Return the run of one process that others with these settings must equal."""
+
+    @cache
+    def alone(*settings: str) -> Path:
+        out = "-".join(["alone", *settings])
+        run(line(out, "micro_batch=4", *settings), folder / "alone.log")
+        return folder / out
+
+    return alone
 
 
 def assert_same_run(got: Path, expected: Path) -> None:
@@ -75,21 +92,118 @@ def assert_same_run(got: Path, expected: Path) -> None:
         torch.testing.assert_close(weight, theirs[name], rtol=1e-5, atol=1e-5, msg=lambda text: f"{name}: {text}")  # noqa: B023
 
 
+@pytest.mark.parametrize("adapter", ["full", "lora"])
 @pytest.mark.parametrize("name", SHARED)
-def test_two_processes_train_as_one_and_go_on_after_a_kill(name, folder, line, alone, monkeypatch):
+def test_two_processes_train_as_one_and_go_on_after_a_kill(name, adapter, folder, line, alone):
     needs_deepspeed(name)
-    config, log, out = on_two_cpus(name, folder), folder / f"{name}.log", folder / name
-    launch(monkeypatch, config, line(name), log)
-    assert_same_run(out, alone)
-    data, expected = (json.loads((run / "data.json").read_text()) for run in (out, alone))
-    assert data == expected
+    settings = () if adapter == "full" else (f"adapter={adapter}",)
+    log, out = folder / f"{name}-{adapter}.log", folder / f"{name}-{adapter}"
+    config, command, expected = on_two_cpus(name, folder), line(out.name, *settings), alone(*settings)
+    assert launch(config, command, log) == [0, 0], log.read_text()[-3000:]
+    assert_same_run(out, expected)
+    assert (out / "checkpoint-4" / SHARED[name]).exists()
     # As if both had been killed while checkpoint-4 was written.
     finished = weights(out / "final")
     (out / "summary.json").unlink()
-    (out / "checkpoint-4" / "COMPLETED").unlink()
+    (out / "checkpoint-4" / COMPLETED).unlink()
     shutil.rmtree(out / "final")
-    launch(monkeypatch, config, line(name), log)
+    assert launch(config, command, log) == [0, 0], log.read_text()[-3000:]
     assert json.loads((out / "summary.json").read_text())["resumed_from"] == "checkpoint-2"
-    assert_same_run(out, alone)
+    assert_same_run(out, expected)
     for key, weight in weights(out / "final").items():
         torch.testing.assert_close(weight, finished[key], rtol=0, atol=0)
+
+
+def test_examples_are_shared_out_by_length_and_without_padding_alike(folder, line, alone):
+    settings = ("group_by_length=true", "padding_free=true")
+    out, log = folder / "by-length", folder / "by-length.log"
+    assert launch(on_two_cpus("ddp", folder), line("by-length", "micro_batch=2", *settings), log) == [0, 0]
+    assert_same_run(out, alone(*settings))
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step(folder, line, alone):
+    log, out = folder / "stopped.log", folder / "stopped"
+    log.touch()
+
+    def stop_the_second(workers: list[int]) -> None:
+        await_text("step    1/", log, workers[0])
+        os.kill(workers[1], signal.SIGTERM)
+
+    codes = launch(on_two_cpus("ddp", folder), line("stopped", "max_steps=30", "save=no"), log, stop_the_second)
+    assert codes == [128 + signal.SIGTERM] * 2, log.read_text()[-3000:]
+    [checkpoint] = out.glob("checkpoint-*")
+    assert (checkpoint / COMPLETED).exists() and metrics(out)[-1]["step"] == checkpoint_step(checkpoint)
+
+
+def test_a_checkpoint_of_other_sharding_is_refused_by_name(folder, line):
+    log, out = folder / "resharded.log", folder / "resharded"
+    assert launch(on_two_cpus("fsdp2", folder), line("resharded", "max_steps=1", "save=no"), log) == [0, 0]
+    (out / "summary.json").unlink()
+    assert finish(start(line("resharded", "max_steps=1", "save=no"), log)) == 2
+    assert "holds another run (processes was 2, now None; sharding was FSDP, now None)" in log.read_text()
+
+
+def test_checkpointing_by_fsdp_itself_is_refused(folder, line):
+    config, log = on_two_cpus("fsdp2", folder), folder / "refused.log"
+    config.write_text(config.read_text().replace("activation_checkpointing: false", "activation_checkpointing: true"))
+    assert launch(config, line("refused", "adapter=lora", "lora_dropout=0.1"), log) == [2, 2]
+    assert "fsdp_activation_checkpointing=true draws dropout anew" in log.read_text()
+
+
+# What is shipped
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_configuration_starts_the_processes_it_names(path, monkeypatch):
+    """``accelerate launch`` up to the start of its workers, whose environment the recipe reads."""
+    from accelerate.commands import launch as accelerate_launch
+
+    if path.stem.startswith("zero"):
+        needs_deepspeed(path.stem)
+    seen = {}
+
+    def workers(args) -> None:
+        seen.update(os.environ, nodes=int(str(args.nnodes).partition(":")[0]), processes=int(args.nproc_per_node))
+        seen["sharding"] = sharding()
+
+    class Alone:
+        returncode = 0
+
+        def __init__(self, command, env) -> None:
+            seen.update(env, nodes=1, processes=1, sharding=None)
+
+        def wait(self) -> None:
+            pass
+
+    monkeypatch.setattr("torch.distributed.run.run", workers)
+    monkeypatch.setattr("subprocess.Popen", Alone)
+    elsewhere = ["--main_process_ip", "127.0.0.1"] if path.stem == "multi_node" else []
+    arguments = ["--config_file", str(path), *elsewhere, "recipes/sft_combined.py", "seed=0"]
+    accelerate_launch.launch_command(accelerate_launch.launch_command_parser().parse_args(arguments))
+
+    shipped = yaml.safe_load(path.read_text())
+    assert seen["nodes"] * seen["processes"] == shipped["num_processes"]
+    assert seen["ACCELERATE_MIXED_PRECISION"] == shipped["mixed_precision"]
+    expected = {"zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3", "zero3_offload": "DeepSpeed ZeRO-3"}
+    assert seen["sharding"] == (expected | {"fsdp2": "FSDP"}).get(path.stem)
+    offload = "cpu" if path.stem == "zero3_offload" else "none"
+    if path.stem.startswith("zero"):
+        assert seen["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] == offload
+        assert seen["ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE"] == offload
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_is_tested_is_what_is_shipped_but_for_the_device(name, tmp_path):
+    tested, shipped = (
+        yaml.safe_load(path.read_text()) for path in (on_two_cpus(name, tmp_path), CONFIGS / f"{name}.yaml")
+    )
+    different = {key for key in tested | shipped if tested.get(key) != shipped.get(key)}
+    assert different <= OF_THE_DEVICE.keys()
+    assert tested["distributed_type"] == shipped["distributed_type"]
+
+
+def test_offloading_differs_from_zero3_in_nothing_else():
+    zero3, offload = (yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in ("zero3", "zero3_offload"))
+    for key in ("offload_optimizer_device", "offload_param_device"):
+        assert offload["deepspeed_config"].pop(key) == "cpu" and zero3["deepspeed_config"].pop(key) == "none"
+    assert offload == zero3

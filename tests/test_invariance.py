@@ -111,7 +111,8 @@ def test_a_model_that_would_read_across_examples_is_refused_without_padding(tmp_
     size = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "tie_word_embeddings": False}
     FalconMambaForCausalLM(FalconMambaConfig(vocab_size=len(tokenizer), **size)).save_pretrained(tmp_path / "model")
     log = tmp_path / "log"
-    line = recipe_line(tmp_path / "model", tmp_path / "oracles", tmp_path / "run", "max_steps=1", "attention=eager", *FREE)
+    settings = ["max_steps=1", "attention=eager", *FREE]
+    line = recipe_line(tmp_path / "model", tmp_path / "oracles", tmp_path / "run", *settings)
     assert finish(start(line, log)) == 2
     assert "has recurrent layers, which would read across examples" in log.read_text()
 

@@ -16,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 from small_models import save_model
-from training_runs import ROOT, finish, metrics, recipe_line, run, start, weight_bytes
+from training_runs import ROOT, await_text, finish, metrics, recipe_line, run, start, weight_bytes
 
 from cad_train.run_folder import RunFolder
 from decoding.loading import COMPLETED, checkpoint_step, newest_checkpoint
@@ -142,12 +142,6 @@ ADAPTERS = {
     "lora": ["adapter=lora", "lora_dropout=0.1", "activation_checkpointing=true"],
     "qlora": ["adapter=qlora", "lora_dropout=0.1", "optimizer=adamw_8bit"],
 }
-
-
-def await_text(text: str, log: Path, process: int) -> None:
-    """Wait until a run has printed ``text``, or has ended."""
-    while text not in log.read_text() and os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

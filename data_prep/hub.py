@@ -1,0 +1,248 @@
+"""Edits from data sets with named columns, on the Hugging Face hub or in files, read as a stream (corpus hub).
+
+    python data_prep/build_oracles.py corpora=[hub] hub.path=bigcode/commitpackft hub.name=python hub.limit=20000
+    python data_prep/build_oracles.py corpora=[hub] hub.path=nuprl/EditPackFT hub.instruction=subject
+    python data_prep/build_oracles.py corpora=[hub] 'hub.data_files=[edits/*.parquet]' hub.before=old hub.after=new
+
+Columns that are not named are found under the names that edits are published with: instruction, or subject or message
+of a commit; before and after, or old_contents and new_contents; group, or repos. A row without an edit is counted by
+reason: missing_field, null, not_text, empty, duplicate. Code of a data set is never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_prep.pairs import EditPair
+from decoding.commandline import UserError
+
+FIELDS = ("instruction", "before", "after")
+# A commit's subject before its message, as OctoPack trains on CommitPackFT (arXiv 2308.07124).
+_USUAL_NAMES = {
+    "instruction": ("instruction", "subject", "message"),
+    "before": ("before", "old_contents"),
+    "after": ("after", "new_contents"),
+    "group": ("group", "repos"),
+}
+_PROVENANCE = ("repo", "repos", "commit", "path", "old_file", "new_file", "license", "licence", "lang", "language")
+_READERS = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".arrow": "arrow",
+}
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+# The hub has these as scripts over JSON Lines files, and scripts are not run.
+_FILES = {"bigcode/commitpackft": "data/{name}/*.jsonl", "bigcode/commitpack": "data/{name}/*.jsonl"}
+_REFUSED = {
+    "nuprl/canitedit": "its licence (BSD 3-Clause with Machine Learning Restriction) forbids training on it",
+    "bigcode/humanevalpack": "it is a corpus of its own: corpora=[hevalfix-py]",
+}
+_CANITEDIT_COLUMNS = {"instruction_descriptive", "instruction_lazy"}  # wherever it was copied to
+
+
+@dataclass
+class Columns:
+    """Which columns hold an edit. A column that is not named is looked for under its usual names."""
+
+    instruction: str | None = None  # column of the instruction; else instruction, subject or message
+    before: str | None = None  # column of the document; else before or old_contents
+    after: str | None = None  # column of the edited document; else after or new_contents
+    group: str | None = None  # column that says which rows stay on one side of the split; else group, repos, or before
+
+    def find(self, role: str, there: Mapping[str, Any]) -> str | None:
+        """Return the column of ``there`` that plays a role (instruction, before, after, group), or None."""
+        named = getattr(self, role)
+        return next((name for name in ([named] if named else _USUAL_NAMES[role]) if name in there), None)
+
+    def missing(self, there: Mapping[str, Any]) -> list[str]:
+        """Return what an edit needs and ``there`` lacks: columns by the name they should have."""
+        lacking = [role for role in FIELDS if self.find(role, there) is None]
+        lacking += ["group"] if self.group and self.group not in there else []
+        return [getattr(self, role) or " or ".join(_USUAL_NAMES[role]) for role in lacking]
+
+
+@dataclass
+class HubConfig(Columns):
+    """Which data set to read, and its columns."""
+
+    path: str | None = None  # data set on the hub (OWNER/NAME), or a folder with its files
+    name: str | None = None  # which of its configurations: a language of CommitPackFT, say
+    split: str = "train"  # its split to read
+    revision: str | None = None  # commit, tag or branch on the hub; else the newest commit
+    data_files: list[str] = field(default_factory=list)  # files or globs instead: json, jsonl, parquet, csv, arrow
+    limit: int | None = None  # read only so many rows, from the first
+
+    def __post_init__(self) -> None:
+        for source in (self.path, *self.data_files):
+            for refused, reason in _REFUSED.items():
+                if source and refused in source.lower():
+                    raise ValueError(f"{source} is no corpus to train on: {reason}")
+        if self.path in _FILES and not (self.name or self.data_files):
+            raise ValueError(f"name: {self.path} has a part for each language; name one, such as python")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit={self.limit}: must be at least 1")
+
+    @property
+    def source(self) -> str:
+        """The data set as a person would name it."""
+        return "/".join(filter(None, (self.path, self.name))) or ",".join(self.data_files)
+
+
+def load_hub(config: HubConfig) -> Iterator[EditPair | dict]:
+    """Yield each usable edit, and ``{"file", "row", "reason", "detail"}`` for every other row, in the order of rows.
+
+    Reasons: missing_field, null, not_text, empty, duplicate. Rows with the same text in the group column, where there
+    is one, and else those with the same ``before`` share a group. ``meta`` says where a row is from: data set,
+    revision, row, and its columns of repository, path and licence.
+
+    Raises:
+        UserError: a data set that cannot be read or lacks a column, a file of a kind that is not known.
+    """
+    seen: set[bytes] = set()
+    revision, rows = _open(config)
+    for number, row in enumerate(_read(rows, config), start=1):
+        if number == 1:
+            _check_columns(row, config)
+        texts, reason, detail = read_edit(row, config)
+        if not reason:
+            digest = hashlib.sha256(json.dumps(texts).encode()).digest()
+            if digest in seen:
+                reason, detail = "duplicate", "the same instruction, before, and after stand in an earlier row"
+            seen.add(digest)
+        if reason:
+            yield {"file": config.source, "row": number, "reason": reason, "detail": detail}
+            continue
+        meta = {"dataset": config.source, "row": number} | ({"revision": revision} if revision else {})
+        name = f"hub/{config.source}:{number}"
+        yield EditPair(name, "hub", *texts, group_of(row, config), meta | provenance(row))
+
+
+def read_edit(row: Mapping[str, Any], columns: Columns) -> tuple[list[str], str, str]:
+    """Return ``([instruction, before, after], "", "")``, or ``([], reason, detail)`` for a row that holds no edit."""
+    if missing := columns.missing(row):
+        return [], "missing_field", f"no {', '.join(missing)}"
+    names = [columns.find(role, row) for role in FIELDS]
+    values = [row[name] for name in names]
+    if nulls := [name for name, value in zip(names, values, strict=True) if value is None]:
+        return [], "null", f"{', '.join(nulls)} is null"
+    wrong = [f"{n} is {type(v).__name__}" for n, v in zip(names, values, strict=True) if not isinstance(v, str)]
+    if wrong:
+        return [], "not_text", ", ".join(wrong)
+    # A document of blanks is one; an instruction of blanks says nothing.
+    if empty := [name for name, value in zip(names, (values[0].strip(), *values[1:]), strict=True) if not value]:
+        return [], "empty", f"{', '.join(empty)} is empty"
+    return values, "", ""
+
+
+def group_of(row: Mapping[str, Any], columns: Columns) -> str:
+    """Return what must not be torn apart by a split: the row's group, or else a hash of its ``before``."""
+    name = columns.find("group", row)
+    if name and row[name] is not None:
+        return str(row[name])
+    before = row[columns.find("before", row)]
+    return hashlib.sha256(before.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def provenance(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row's columns of repository, path and licence, JSON-ready and printable."""
+    there = {name: row[name] for name in _PROVENANCE if row.get(name) is not None}
+    return {name: [*map(_plain, value)] if isinstance(value, list) else _plain(value) for name, value in there.items()}
+
+
+def _plain(value: Any) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _open(config: HubConfig) -> tuple[str | None, Any]:
+    """Return the commit that is read, where it is from the hub, and the stream of rows."""
+    # Even local files would otherwise be reported to the hub. Set the first to 0 and the second to 1 to allow it.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
+    from datasets import load_dataset
+
+    options: dict[str, Any] = {"split": config.split, "streaming": True}
+    files = [str(Path(file).expanduser()) if "://" not in file else file for file in config.data_files]
+    try:
+        if config.path is None:
+            reader = _reader(files)
+            if reader == "csv":
+                options["keep_default_na"] = False  # the text NA is text
+            return None, load_dataset(reader, data_files=files, **options)
+        if Path(config.path).expanduser().exists():
+            return None, load_dataset(
+                str(Path(config.path).expanduser()), config.name, data_files=files or None, **options
+            )
+        from huggingface_hub import HfApi
+
+        # Named once and read by name, so that a data set that changes meanwhile is not read half and half.
+        revision = HfApi().dataset_info(config.path, revision=config.revision).sha
+        if config.path in _FILES and not files:
+            pattern = f"hf://datasets/{config.path}@{revision}/{_FILES[config.path].format(name=config.name)}"
+            return revision, load_dataset("json", data_files=pattern, **options)
+        return revision, load_dataset(config.path, config.name, data_files=files or None, revision=revision, **options)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the readers and the hub's client raise
+        raise _unreadable(config, error) from error
+
+
+def _reader(files: list[str]) -> str:
+    """Return what reads the files, from the ends of their names.
+
+    Raises:
+        UserError: a kind of file that is not known, or several kinds.
+    """
+    ends = {Path(file.removesuffix(next((end for end in _PACKED if file.endswith(end)), ""))).suffix for file in files}
+    readers = {_READERS.get(end, "") for end in ends}
+    if len(readers) != 1 or "" in readers:
+        known = ", ".join(end.removeprefix(".") for end in _READERS)
+        raise UserError(f"hub.data_files=[{','.join(files)}]: name files of one kind, of {known}")
+    return readers.pop()
+
+
+def _read(rows: Any, config: HubConfig) -> Iterator[dict]:
+    stream = iter(rows.take(config.limit) if config.limit else rows)
+    number = 0
+    while True:
+        try:
+            row = next(stream)
+        except StopIteration:
+            break
+        except Exception as error:  # a reader's own, met where a damaged file or a lost connection is
+            raise _unreadable(config, error, f" after row {number}" if number else "") from error
+        number += 1
+        yield row
+    if not number:
+        raise UserError(f"hub: {config.source} has no rows in split {config.split}")
+
+
+def _check_columns(row: dict, config: HubConfig) -> None:
+    if row.keys() >= _CANITEDIT_COLUMNS:
+        raise UserError(f"hub: {config.source} looks like CanItEdit; {_REFUSED['nuprl/canitedit']}")
+    if missing := config.missing(row):
+        raise UserError(
+            f"hub: {config.source} has no column {', no column '.join(missing)}; it has {', '.join(row)}: "
+            "name them with hub.instruction=, hub.before=, hub.after=, hub.group="
+        )
+
+
+def _unreadable(config: HubConfig, error: Exception, where: str = "") -> UserError:
+    said = next(iter(str(error).splitlines()), "")
+    hint = ""
+    if config.path and not Path(config.path).expanduser().exists():
+        hint = (
+            "; check the name, log in with `hf auth login` if access is granted by request, unset HF_HUB_OFFLINE, "
+            "or name files that you have with hub.data_files="
+        )
+    elif "save_to_disk" in said:
+        hint = f"; here that is hub.data_files=[{config.path}/*.arrow] without hub.path"
+    return UserError(f"hub: cannot read {config.source}{where} ({type(error).__name__}: {said}){hint}")
