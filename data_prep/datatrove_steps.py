@@ -63,8 +63,8 @@ class OracleStep(PipelineStep):
     fields of ``OracleRow`` and ``bucket``, the first hex digit of the edit's hash. The id is that hash, so copies of an
     edit have one id, wherever they are. A group is held out if its hash is below the share ``settings.heldout``.
 
-    Faults (not_json, missing_field, null, not_text, empty, no_op, lone_surrogate) are counted in the statistics as
-    ``dropped_REASON``, and written to ``rejected``.
+    Faults (not_json, evaluation_only, missing_field, null, not_text, empty, no_op, lone_surrogate) are counted in the
+    statistics as ``dropped_REASON``, and written to ``rejected``.
     """
 
     type = "oracle"

@@ -94,7 +94,7 @@ class HubConfig(Columns):
     @property
     def source(self) -> str:
         """The data set as a person would name it."""
-        return "/".join(filter(None, (self.path, self.name))) or ",".join(self.data_files)
+        return "/".join(filter(None, (self.path, self.name))) if self.path else ",".join(self.data_files)
 
 
 def load_hub(config: HubConfig) -> Iterator[EditPair | dict]:
@@ -128,6 +128,8 @@ def load_hub(config: HubConfig) -> Iterator[EditPair | dict]:
 
 def read_edit(row: Mapping[str, Any], columns: Columns) -> tuple[list[str], str, str]:
     """Return ``([instruction, before, after], "", "")``, or ``([], reason, detail)`` for a row that holds no edit."""
+    if row.keys() >= _CANITEDIT_COLUMNS:
+        return [], "evaluation_only", f"CanItEdit: {_REFUSED['nuprl/canitedit']}"
     if missing := columns.missing(row):
         return [], "missing_field", f"no {', '.join(missing)}"
     names = [columns.find(role, row) for role in FIELDS]

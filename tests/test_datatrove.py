@@ -62,7 +62,7 @@ def edits(tmp_path_factory) -> Path:
         edit(103, after=edit(103)["before"]),
         edit(104, after="\ud800"),
     ]
-    (folder / "d.jsonl").write_bytes(lines(*faults) + b"\xff\xfe\n\n")
+    (folder / "d.jsonl").write_bytes(lines(*faults) + b'{"instruction": "\xff", "before": "a", "after": "b"}\n\n')
     (folder / "e.jsonl").write_bytes(lines(edit(7)))
     (folder / "README.md").write_text("Not a row.\n")
     return folder
@@ -197,11 +197,12 @@ def test_the_share_of_held_out_groups_is_met_on_average():
 def test_settings_reach_the_rows_and_another_run_in_the_folder_mixes_nothing_in(edits, one, tmp_path):
     out = prepare(edits, tmp_path / "out", tasks=2)
     before = prepared(out)
-    prepare(edits, out, tasks=2, seed=5, heldout=0.5, equivalents=2, program="fewest_ops")
+    prepare(edits, out, tasks=2, seed=2, heldout=0.5, equivalents=2, program="fewest_ops")
     entry, rows = read_manifest(out)["corpora"]["datatrove"], rows_of(out)
     additional = [row for row in rows if "#" in row.id]
     assert len(additional) == entry["equivalents"] > 0 and entry["train"] + entry["heldout"] == 90
     assert {row.split for row in additional} == {"train"}
+    assert {row.instruction for row in additional} >= {"Add 7."}  # of copies too, once
     assert entry["rejected"]["duplicate"] == 2 and entry["statistics"]["pairs"] == 90
     assert len({row.id for row in rows}) == len(rows) == 90 + len(additional)
     for row in rows:

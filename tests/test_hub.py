@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 from datasets import Dataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
@@ -154,6 +154,7 @@ VALUES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.te
 ROWS = st.dictionaries(st.sampled_from(["instruction", "subject", "before", "old_contents", "after"]), VALUES)
 
 
+@settings(deadline=None)
 @given(ROWS)
 def test_every_row_is_three_texts_or_one_reason(row):
     texts, reason, detail = read_edit(row, Columns())
@@ -204,6 +205,7 @@ def test_a_copy_of_canitedit_is_known_by_its_columns(tmp_path):
     file = write(tmp_path / "copy.jsonl", [row])
     with pytest.raises(UserError, match="CanItEdit.*forbids training"):
         load(data_files=[file], instruction="instruction_lazy")
+    assert read_edit(row, Columns("instruction_lazy"))[:2] == ([], "evaluation_only")  # as a pipeline meets it
 
 
 @pytest.mark.parametrize(
