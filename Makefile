@@ -20,7 +20,7 @@ quickstart: $(VENV)/ready $(SMOLLM2)
 	    out=$(RUN) data.out=data/quickstart$(HUMANEVAL) 'data.corpora=$(CORPORA)'
 	$(BIN)/python eval/heldout.py --ckpt $(RUN) baseline=[fsm] limit=40 max_tokens=80
 
-test: $(VENV)/ready $(SMOLLM2)
+test: $(VENV)/ready-to-test $(SMOLLM2)
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/ready
@@ -34,6 +34,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gguf,qlora,report,test]'
 	$(BIN)/python -m pip install --quiet --no-deps dashscope==1.20.11
+	touch $@
+
+# DeepSpeed, for ZeRO over two processes on the CPU; a pure Python package until something in it is compiled.
+$(VENV)/ready-to-test: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed]'
 	touch $@
 
 # The wheel is only unpacked: no code of it is installed or run.

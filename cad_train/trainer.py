@@ -332,7 +332,7 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         raise UserError("attention=flash_attention_2 needs a GPU and the package flash-attn: install it, or use sdpa")
     if sharding() == "FSDP" and os.environ.get("FSDP_ACTIVATION_CHECKPOINTING") == "true":
         raise UserError(
-            "fsdp_activation_checkpointing=true draws dropout anew when it recomputes, and adapters are saved empty: set "
+            "fsdp_activation_checkpointing=true draws dropout anew when it recomputes, and saves adapters empty: set "
             "it to false in the launcher's configuration; activation_checkpointing=true does it here"
         )
     if world == 1 and torch.cuda.device_count() > 1:
@@ -424,7 +424,7 @@ def computes_in_bf16(config: TrainConfig, on_cpu: bool) -> bool:
     return torch.cpu._is_amx_tile_supported() if on_cpu else torch.cuda.is_bf16_supported()
 
 
-_OPTIMIZERS = {"paged_adamw": "paged_adamw_32bit", "adamw": "adamw_torch"}
+_OPTIMIZERS = {"paged_adamw": "paged_adamw_32bit", "adamw": "adamw_torch_fused"}
 
 
 def _optimizer(config: TrainConfig) -> str:

@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import shutil
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -25,12 +25,14 @@ from data_prep.commit_filters import GitConfig
 from data_prep.corpora import CORPORA, Progress, load_pairs
 from data_prep.formatter_pairs import FormatterConfig
 from data_prep.hub import HubConfig
+from data_prep.hygiene import HygieneConfig, Refused, check_installed
 from data_prep.oracle import build_oracle
 from data_prep.pairs import EditPair, collect
 from data_prep.probeedit import ProbeEditConfig
 from data_prep.programs import Choice, choose, equivalent, merge_short
 from data_prep.pyfix import PyFixConfig
-from data_prep.rows import RowError, read_rows, write_text
+from data_prep.rows import Joined, RowError, StoredRows, read_rows, write_rows, write_text
+from data_prep.split import Chosen, choose_edits
 from data_prep.spool import Spool
 from decoding.commandline import UserError
 from decoding.grammar import Program, parse, render, split_lines
@@ -43,6 +45,7 @@ FORMAT_VERSION = 1
 _EDITS_PER_JOB = 200
 _EDITS_FOR_WORKERS = 4000  # fewer are made sooner than processes start
 _JOBS_AHEAD = 16  # bounds memory
+_SEARCHES = ("duplicates", "leaks")  # of hygiene; what they find is kept until the folder is whole
 Split = Literal["train", "heldout"]
 _OPTIONAL = {"git", "bugs", "formatter", "hub"}  # corpora whose settings count where they are prepared
 # Settings that do not change a single prepared byte.
@@ -76,6 +79,7 @@ class OracleConfig:
     formatter: FormatterConfig = field(default_factory=FormatterConfig)  # the formatter corpus: code and its new layout
     git: GitConfig = field(default_factory=GitConfig)  # the git corpus: commits of local repositories, mined first
     hub: HubConfig = field(default_factory=HubConfig)  # the hub corpus: a data set on the hub, or files with columns
+    hygiene: HygieneConfig = field(default_factory=HygieneConfig)  # duplicates and leaks to refuse; by default none
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.corpora if name not in CORPORA]
@@ -85,6 +89,8 @@ class OracleConfig:
             raise ValueError(f"corpora={self.corpora}: name at least one corpus, each once")
         if not 0 <= self.heldout < 1:
             raise ValueError(f"heldout={self.heldout}: must be at least 0 and below 1")
+        if self.jsonl and "jsonl" not in self.corpora:
+            raise ValueError("jsonl names files, but corpora has no jsonl: add it, or leave the files out")
         if "jsonl" in self.corpora and not self.jsonl:
             raise ValueError("corpora has jsonl, but no file is named: add jsonl=[FILE,...]")
         if "bugs" in self.corpora and not self.bugs.source:
@@ -95,6 +101,8 @@ class OracleConfig:
             raise ValueError(
                 "corpora has hub, but no data set is named: add hub.path=OWNER/NAME or hub.data_files=[...]"
             )
+        if Path(self.out) in map(Path, self.hygiene.held_out):
+            raise ValueError(f"hygiene.held_out has {self.out}, the folder to write: leaks within it are always found")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit={self.limit}: must be at least 1")
         for name, least in (("min_copy", 1), ("equivalents", 0), ("workers", 1)):
@@ -144,19 +152,18 @@ def prepare_corpora(config: OracleConfig, progress: Progress = lambda it, _: it)
     Raises:
         UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
     """
+    elsewhere = _held_out_elsewhere(config)
     loaded = {name: collect(load_pairs(name, config, progress, {})) for name in config.corpora}
-    groups = {name: [pair.group for pair in pairs] for name, (pairs, _) in loaded.items()}
-    kept = {name: _kept(name, of_corpus, config) for name, of_corpus in groups.items()}
-    held_out = _held_out({name: map(groups[name].__getitem__, kept[name]) for name in kept}, config)
+    chosen = choose_edits({name: pairs for name, (pairs, _) in loaded.items()}, config, elsewhere, progress)
     corpora = {}
     for name, (pairs, faults) in loaded.items():
         rows, more = [], []
-        for at in progress(kept[name], name):
-            split = "heldout" if pairs[at].group in held_out[_family(name)] else "train"
+        for at, split in zip(progress(chosen[name].places, name), _splits(chosen[name]), strict=True):
             row, *others = oracle_rows(pairs[at], split, config)
             rows.append(row)
             more += others
-        corpora[name] = Corpus(rows, len(pairs) + len(faults), faults, len(pairs) - len(rows), more)
+        offered = len(pairs) + len(faults)
+        corpora[name] = Corpus(rows, offered, faults + chosen[name].faults, chosen[name].over_limit, more)
     return corpora
 
 
@@ -177,8 +184,10 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
         raise UserError(f"out={config.out} is a file: name a folder")
     if config.tokenizer:
         _text(config.tokenizer)  # refused now, if it is
+    elsewhere = _held_out_elsewhere(config)
+    content = content_settings(config)
     work, made_out = out / ".building", not out.exists()
-    settings = json.loads(json.dumps(asdict(replace(config, workers=None))))
+    settings = json.loads(json.dumps([asdict(replace(config, workers=None)), content]))
     if _read_json(work / "settings.json") != settings:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -194,10 +203,10 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
         raise
     manifest = _read_json(work / "manifest.json")
     if manifest is None:
-        corpora = _make_corpora(spools, config, progress)
+        corpora = _make_corpora(spools, elsewhere, work, config, progress)
         manifest = {
             "format": FORMAT_VERSION,
-            "settings": content_settings(config),
+            "settings": content,
             "corpora": corpora,
             "fingerprint": _digest([entry["fingerprint"] for entry in corpora.values()]),
         }
@@ -206,24 +215,48 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
     return manifest
 
 
-def _make_corpora(spools: dict[str, Spool], config: OracleConfig, progress: Progress) -> dict[str, Any]:
-    groups = {name: spool.groups() for name, spool in spools.items()}
-    kept = {name: _kept(name, of_corpus, config) for name, of_corpus in groups.items()}
-    held_out = _held_out({name: map(groups[name].__getitem__, kept[name]) for name in kept}, config)
-    corpora = {}
-    for name, spool in spools.items():
-        of_family = held_out[_family(name)]
-        splits: list[Split] = ["heldout" if groups[name][at] in of_family else "train" for at in kept[name]]
-        corpora[name] = _make_corpus(name, spool, kept[name], splits, config, progress)
-    return corpora
+def _held_out_elsewhere(config: OracleConfig) -> Joined[OracleRow]:
+    """The held-out edits of other folders that are not to leak; what hygiene needs is refused now, if it is."""
+    if config.hygiene.refuses:
+        check_installed()
+    prepared = [open_prepared(Path(folder)) for folder in config.hygiene.held_out]
+    return Joined(rows for each in prepared for rows in each.heldout.values())
+
+
+def _make_corpora(
+    spools: dict[str, Spool], elsewhere: Sequence[OracleRow], work: Path, config: OracleConfig, progress: Progress
+) -> dict[str, Any]:
+    def remember(what: str, find: Callable[[], Refused]) -> Refused:
+        file = work / f"{what}.jsonl"
+        if not file.exists():
+            faults = ((name, *each) for name, of_corpus in find().items() for each in of_corpus.items())
+            write_rows(file, ({"corpus": name, "place": place, "fault": fault} for name, place, fault in faults))
+        return _read_refused(file)
+
+    edits = {name: spool.rows() for name, spool in spools.items()}
+    chosen = choose_edits(edits, config, elsewhere, progress, remember)
+    return {name: _make_corpus(name, spool, chosen[name], config, progress) for name, spool in spools.items()}
+
+
+def _read_refused(file: Path) -> Refused:
+    refused: Refused = {}
+    for row in read_rows(file) if file.exists() else ():
+        refused.setdefault(row["corpus"], {})[row["place"]] = row["fault"]
+    return refused
+
+
+def _splits(chosen: Chosen) -> list[Split]:
+    return ["heldout" if held_out else "train" for held_out in chosen.held_out]
 
 
 def _publish(work: Path, out: Path, spools: dict[str, Spool]) -> None:
     """Move what was made to its place; after a kill in between, what has not been moved yet."""
     (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
     with (out / "rejected.jsonl").open("w", encoding="utf-8") as file:
+        refused = [_read_refused(work / f"{what}.jsonl") for what in _SEARCHES]
         for name, spool in spools.items():
-            for fault in spool.rejected():
+            by_hygiene = (of.get(name, {}).values() for of in refused)
+            for fault in itertools.chain(spool.rejected(), *by_hygiene):
                 file.write(json.dumps({"corpus": name, **fault}, ensure_ascii=False) + "\n")
     for name, spool in spools.items():
         (out / name).mkdir(exist_ok=True)
@@ -235,10 +268,9 @@ def _publish(work: Path, out: Path, spools: dict[str, Spool]) -> None:
     shutil.rmtree(work)
 
 
-def _make_corpus(
-    name: str, spool: Spool, kept: Sequence[int], splits: list[Split], config: OracleConfig, progress: Progress
-) -> dict[str, Any]:
+def _make_corpus(name: str, spool: Spool, chosen: Chosen, config: OracleConfig, progress: Progress) -> dict[str, Any]:
     """Write train.jsonl and heldout.jsonl beside the spool and return the corpus's entry of the manifest."""
+    places, splits = chosen.places, _splits(chosen)
     state_file = spool.folder / "made.json"
     state = _read_json(state_file) or {"edits": 0, "sizes": {}, "counts": {}}
     files = {part: spool.folder / f"{part}.jsonl" for part in ("train", "heldout", "more")}
@@ -250,9 +282,9 @@ def _make_corpus(
         separator = b", "
     opened = {part: _opened_at(path, state["sizes"].get(part, 0)) for part, path in files.items()}
     done = state["edits"]
-    jobs = _jobs(spool.lines(kept[done:]), splits[done:])
-    total = -(-(len(kept) - done) // _EDITS_PER_JOB)
-    with _Workers(config, len(kept) - done) as workers:
+    jobs = _jobs(spool.lines(places[done:]), splits[done:])
+    total = -(-(len(places) - done) // _EDITS_PER_JOB)
+    with _Workers(config, len(places) - done) as workers:
         for made in progress(_Sized(workers.map(jobs), total), f"{name}: oracles"):
             for part, lines in made.lines.items():
                 opened[part].write(lines)
@@ -277,8 +309,8 @@ def _make_corpus(
     tags = {key.removeprefix("tag "): n for key, n in sorted(counts.items()) if key.startswith("tag ")}
     entry = {
         "offered": spool.pairs + sum(spool.faults.values()),
-        "rejected": dict(spool.faults),
-        "over_limit": spool.pairs - len(kept),
+        "rejected": dict(spool.faults + Counter(fault["reason"] for fault in chosen.faults)),
+        "over_limit": chosen.over_limit,
         "train": splits.count("train"),
         "heldout": splits.count("heldout"),
         "equivalents": counts["equivalents"],  # rows of train.jsonl beside those of "train"; not in what follows
@@ -410,8 +442,17 @@ def _read_json(path: Path) -> Any:
 
 
 def content_settings(config: OracleConfig) -> dict[str, Any]:
-    """The settings that determine the prepared bytes, JSON-ready."""
+    """The settings that determine the prepared bytes, JSON-ready; of folders in hygiene.held_out the fingerprints.
+
+    Raises:
+        UserError: a folder in hygiene.held_out that is not prepared.
+    """
     settings = {key: value for key, value in asdict(config).items() if key not in _NOT_CONTENT}
+    if config.hygiene.refuses:
+        manifests = (_finished_manifest(Path(folder)) for folder in config.hygiene.held_out)
+        settings["hygiene"]["held_out"] = [manifest["fingerprint"] for manifest in manifests]
+    else:
+        del settings["hygiene"]
     for key in _CONTENT_IF_SET:
         if settings[key] == getattr(OracleConfig, key):
             del settings[key]
@@ -439,6 +480,40 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} is damaged ({error}); remove it and build the oracles again") from None
     if manifest.get("format") != FORMAT_VERSION:
         raise UserError(f"{path} has format {manifest.get('format')}, this version reads {FORMAT_VERSION}: build again")
+    return manifest
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder: its manifest, and by corpus the rows of train and held-out without equivalents."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    train: dict[str, StoredRows[OracleRow]]
+    heldout: dict[str, StoredRows[OracleRow]]
+
+
+def open_prepared(folder: Path) -> Prepared:
+    """Open a folder that data_prep/build_oracles.py wrote; its rows stay on disk.
+
+    Raises:
+        UserError: no finished folder, or files that are not those of its manifest.
+    """
+    manifest = _finished_manifest(folder)
+    stored = {
+        split: {
+            name: StoredRows(folder / name / f"{split}.jsonl", OracleRow, entry[split])
+            for name, entry in manifest["corpora"].items()
+        }
+        for split in ("train", "heldout")
+    }
+    return Prepared(folder, manifest, stored["train"], stored["heldout"])
+
+
+def _finished_manifest(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise UserError(f"{folder} has no manifest.json: prepare it with data_prep/build_oracles.py out={folder}")
     return manifest
 
 
@@ -541,44 +616,6 @@ def oracle_rows(pair: EditPair, split: Split, config: OracleConfig) -> list[Orac
     others = equivalent(program, pair.before, config.equivalents, f"{config.seed}:{pair.id}", **short)
     rows = [_oracle_row(pair, split, each) for each in (program, *others)]
     return rows[:1] + [replace(row, id=f"{row.id}#{number}") for number, row in enumerate(rows[1:], start=1)]
-
-
-def _family(name: str) -> str:
-    """Corpora of one family share their groups: HumanEvalPack has the same problems in every language."""
-    return "humaneval" if name.startswith("hevalfix") else name
-
-
-def _score(purpose: str, name: str, group: str, seed: int) -> str:
-    """A group's place in a random order that does not depend on which other groups there are."""
-    return hashlib.sha256(f"{purpose}:{seed}:{_family(name)}:{group}".encode()).hexdigest()
-
-
-def _kept(name: str, groups: list[str], config: OracleConfig) -> Sequence[int]:
-    """The places of at most ``limit`` edits, in order; of the same problems in every language."""
-    if config.limit is None or len(groups) <= config.limit:
-        return range(len(groups))
-    order = sorted(range(len(groups)), key=lambda i: (_score("limit", name, groups[i], config.seed), i))
-    return sorted(order[: config.limit])
-
-
-def _held_out(groups: dict[str, Iterable[str]], config: OracleConfig) -> dict[str, set[str]]:
-    """Return, by family, whole groups that together reach the held-out share of the family's edits.
-
-    ``groups`` names the group of every edit that is kept, by corpus.
-    """
-    sizes: dict[str, Counter] = {}
-    for name, of_corpus in groups.items():
-        sizes.setdefault(_family(name), Counter()).update(of_corpus)
-    chosen: dict[str, set[str]] = {}
-    for family, counts in sizes.items():
-        wanted, count, groups_of_family = round(config.heldout * counts.total()), 0, set()
-        for group in sorted(counts, key=lambda group: _score("split", family, group, config.seed)):
-            if count >= wanted:
-                break
-            groups_of_family.add(group)
-            count += counts[group]
-        chosen[family] = groups_of_family
-    return chosen
 
 
 def _oracle_row(pair: EditPair, split: Split, program: Program) -> OracleRow:

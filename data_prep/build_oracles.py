@@ -4,14 +4,23 @@
     python data_prep/build_oracles.py corpora=[pyfix] pyfix.cases=2000 out=data/pyfix seed=1
     python data_prep/build_oracles.py corpora=[bugs] bugs.source=[../app] bugs.languages=[js,go] out=data/app
     python data_prep/build_oracles.py corpora=[jsonl] jsonl=[my_edits.jsonl] out=data/mine
+    python data_prep/build_oracles.py corpora=[git] git.repo=[../app] out=data/commits
+    python data_prep/build_oracles.py corpora=[hub] hub.path=bigcode/commitpackft hub.name=python out=data/hub
+    python data_prep/build_oracles.py corpora=[formatter] formatter.source=[../app] out=data/layout
     python data_prep/build_oracles.py corpora=[hevalfix-py] tokenizer=Qwen/Qwen2.5-Coder-1.5B-Instruct
     python data_prep/build_oracles.py program=fewest_ops min_copy=2 equivalents=2 out=data/shorter
 
 Corpora: hevalfix-{py,js,java,go,cpp,rust} (HumanEvalPack, from data_dir=, CAD_DATA_DIR or the hub), probeedit
 (generated prose edits), pyfix (bugs injected into this Python's standard library, or into pyfix.source=, a package or
-a folder), bugs (the same for JavaScript, Java, Go, C++ and Rust in bugs.source=), jsonl (your own
-instruction/before/after rows). Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last,
-OUT/manifest.json.
+a folder), bugs (the same for JavaScript, Java, Go, C++ and Rust in bugs.source=), formatter (code and what a formatter
+makes of it), jsonl (your own instruction/before/after rows), git (commits of local repositories), hub (a data set on
+the hub, or files with columns). Writes OUT/CORPUS/{train,heldout}.jsonl, OUT/rejected.jsonl and, last,
+OUT/manifest.json. inspect_data.py reports on what was prepared.
+
+synthesize_instructions=true makes an instruction from the edit for jsonl rows that have none. Refused on request:
+hygiene.near_duplicates=true, edits that are nearly an earlier one; hygiene.drop_leaks=[same_gold,near_document,...],
+training edits that show held-out ones of this folder or of those in hygiene.held_out=. Rows stay on disk; thousands
+are made on every core (workers=), and a build that was stopped goes on when the same command is given again.
 
 Programs are difflib's. Others can be trained on: program=fewest_ops (moved and repeated lines are copied too) or
 program=fewest_ops_monotone (the same for strategy=monotone); min_copy=M writes out copies of fewer lines, as min_span=M
@@ -54,6 +63,9 @@ def summarise(manifest: dict, out: str) -> str:
             text.append(f"{name}: {entry['over_limit']} left out by limit")
         if entry["equivalents"]:
             text.append(f"{name}: {entry['equivalents']} more training rows with other programs")
+        if "instructions_made" in entry:
+            made, inexact = entry["instructions_made"], entry["instructions_inexact"]
+            text.append(f"{name}: {made} instructions made from the edit, {inexact} of them leave open what to write")
         for label, counts in (("refused", entry["rejected"]), ("tagged", entry["tags"])):
             if counts:
                 text.append(

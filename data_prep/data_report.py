@@ -5,7 +5,6 @@ The rows stay on disk and are read one at a time; in memory are a few numbers fo
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -17,15 +16,15 @@ from difflib import unified_diff
 from html import escape
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.build import OracleRow, copied_spans, read_manifest
+from data_prep.build import OracleRow, Prepared, copied_spans, open_prepared
 from data_prep.commit_filters import edit_tags, language_of
 from data_prep.humanevalpack import LANGUAGES
 from data_prep.hygiene import LEAK_KINDS, Duplicate, Leakage, check_threshold, find_duplicates, find_leaks, recall
-from data_prep.rows import RowError, read_rows
+from data_prep.rows import Joined, RowError, read_rows
 from decoding.commandline import UserError
 from decoding.console import markdown_table
 from decoding.grammar import Program, parse, split_lines
@@ -47,95 +46,6 @@ _NUMBER = re.compile(r"-|[-\d][\d,.]*%?")
 _TITLE = "What was prepared"
 
 Progress = Callable[[Iterable, str], Iterable]
-
-
-class StoredRows(Sequence[OracleRow]):
-    """Prepared rows on disk, by number; the first ``count`` of ``path``, which ends with rows for programs more.
-
-    Raises:
-        UserError: fewer rows than that, or one that is damaged.
-    """
-
-    def __init__(self, path: Path, count: int) -> None:
-        self._path = path
-        self._starts = array("Q")
-        try:
-            with path.open("rb") as file:
-                start = 0
-                for line in file:
-                    if line.strip():
-                        self._starts.append(start)
-                    start += len(line)
-            self._file = path.open("rb")
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}); build the folder again") from None
-        if len(self._starts) < count:
-            raise UserError(f"{path} has {len(self._starts)} rows, its manifest says {count}: build the folder again")
-        del self._starts[count:]
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, number):
-        if isinstance(number, slice):
-            return [self._row(start) for start in self._starts[number]]
-        return self._row(self._starts[number])
-
-    def _row(self, start: int) -> OracleRow:
-        self._file.seek(start)
-        try:
-            return OracleRow(**json.loads(self._file.readline()))
-        except (ValueError, TypeError, RecursionError) as error:
-            row = self._starts.index(start) + 1
-            raise UserError(f"{self._path}, row {row}: no prepared edit ({error}); build the folder again") from None
-
-
-class Joined(Sequence[OracleRow]):
-    """Several sequences of rows as one."""
-
-    def __init__(self, parts: Iterable[Sequence[OracleRow]]) -> None:
-        self._parts = [part for part in parts if len(part)]
-        self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if self._parts else 0
-
-    def __getitem__(self, number):
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        part = int(np.searchsorted(self._ends, number, side="right"))
-        return self._parts[part][number - int(self._ends[part]) + len(self._parts[part])]
-
-
-@dataclass
-class Prepared:
-    """A prepared folder: its manifest, and by corpus the rows of train and held-out without equivalents."""
-
-    folder: Path
-    manifest: dict[str, Any]
-    train: dict[str, StoredRows]
-    heldout: dict[str, StoredRows]
-
-
-def open_prepared(folder: Path) -> Prepared:
-    """Open a folder that data_prep/build_oracles.py wrote.
-
-    Raises:
-        UserError: no finished folder, or files that are not those of its manifest.
-    """
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise UserError(f"{folder} has no manifest.json: prepare it with data_prep/build_oracles.py out={folder}")
-    stored = {
-        split: {
-            name: StoredRows(folder / name / f"{split}.jsonl", entry[split])
-            for name, entry in manifest["corpora"].items()
-        }
-        for split in ("train", "heldout")
-    }
-    return Prepared(folder, manifest, stored["train"], stored["heldout"])
 
 
 @dataclass
@@ -196,9 +106,11 @@ def tags_of(row: OracleRow) -> list[str]:
 def language(row: OracleRow) -> str:
     """Return the language of an edit as its source says, by its path's extension, or its corpus's; else unknown."""
     # In the corpus jsonl, file is where the row was read.
-    path = row.meta.get("path") or (row.meta.get("file", "") if row.corpus != "jsonl" else "")
+    meta = {**row.meta, "file": ""} if row.corpus == "jsonl" else row.meta
+    path = next(filter(None, map(meta.get, ("path", "new_file", "file"))), "")
     by_path = language_of(str(path).encode("utf-8", "surrogatepass"))
-    name = str(row.meta.get("language") or by_path or _CORPUS_LANGUAGES.get(row.corpus, "unknown"))
+    said = meta.get("language") or meta.get("lang")
+    name = str(said or by_path or _CORPUS_LANGUAGES.get(row.corpus, "unknown")).lower()
     return _SAME_LANGUAGE.get(name, name)
 
 
@@ -317,10 +229,10 @@ def inspect(config: ReportConfig, progress: Progress = lambda it, _: it) -> Repo
 
 def _named(
     duplicates: list[Duplicate],
-    edits: Joined,
+    edits: Joined[OracleRow],
     leakage: dict[str, Leakage],
-    train: Joined,
-    sets: dict[str, Joined],
+    train: Joined[OracleRow],
+    sets: dict[str, Joined[OracleRow]],
     found: dict[str, Figures],
 ) -> list[dict]:
     named = []

@@ -19,9 +19,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from data_prep.oracle import LineMatcher
+from data_prep.rows import Joined
 from decoding.commandline import UserError
 from decoding.grammar import split_lines
 
@@ -45,6 +47,7 @@ _WORD_WITH_BLANKS = re.compile(r"\s*(?:\w+|[^\w\s])|\s+\Z")  # indentation is co
 
 Shingles = Callable[[str, str], set[str]]
 Progress = Callable[[Iterable, str], Iterable]
+Refused = dict[str, dict[int, dict]]  # by corpus and place, a row of rejected.jsonl
 
 
 class Edit(Protocol):
@@ -67,6 +70,13 @@ class HygieneConfig:
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
+        if self.held_out and not self.drop_leaks:
+            raise ValueError(f"held_out={self.held_out} changes nothing: name what may not leak, drop_leaks=[...]")
+
+    @property
+    def refuses(self) -> bool:
+        """Whether anything is refused at all."""
+        return bool(self.near_duplicates or self.drop_leaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +226,8 @@ def find_leaks(
 
     same_gold: the held-out gold is the training row's document or gold. same_document: so is the held-out document.
     near_document: both texts together are at least ``threshold`` similar (found as in ``find_duplicates``).
-    same_path, same_commit, same_repository: by ``meta``'s repo, path, old_path and commit, where both rows have them.
+    same_path, same_commit, same_repository: by ``meta``'s repo, path and commit (or repos, old_path, old_file,
+    new_file), where both rows have them.
 
     Raises:
         UserError: datasketch is not installed.
@@ -263,63 +274,51 @@ def find_leaks(
 # What a build leaves out
 
 
+def check_installed() -> None:
+    """Raise UserError where datasketch is not installed."""
+    _index(0.8)
+
+
 def refuse_duplicates(
-    loaded: dict[str, tuple[list[Edit], list[dict]]],
-    config: HygieneConfig,
-    seed: int,
-    progress: Progress = lambda it, _: it,
-) -> dict[str, tuple[list[Edit], list[dict]]]:
-    """Return edits and faults by corpus, as given, with the duplicates of all corpora moved to the faults.
+    corpora: dict[str, Sequence[Edit]], config: HygieneConfig, seed: int, progress: Progress = lambda it, _: it
+) -> Refused:
+    """Return which edits are duplicates, by corpus and place, of all corpora together.
 
     A fault's reason is duplicate or near_duplicate; it names the ``id``, the id ``kept``, and the ``similarity``.
     """
-    rows = [(name, pair) for name, (pairs, _) in loaded.items() for pair in pairs]
-    pairs = [pair for _, pair in rows]
-    found = {each.row: each for each in find_duplicates(pairs, config.threshold, seed, progress)}
-    out = {name: ([], list(faults)) for name, (_, faults) in loaded.items()}
-    for number, (name, pair) in enumerate(rows):
-        if (duplicate := found.get(number)) is None:
-            out[name][0].append(pair)
-            continue
-        kept, similarity = pairs[duplicate.kept].id, round(duplicate.similarity, 4)
-        reason = "duplicate" if duplicate.exact else "near_duplicate"
-        detail = f"the edit of {kept}" if duplicate.exact else f"{similarity} similar to the edit of {kept}"
-        out[name][1].append(_fault(pair, reason, detail) | {"kept": kept, "similarity": similarity})
-    return out
+    edits = Joined(corpora.values())
+    names, refused = list(corpora), {name: {} for name in corpora}
+    for each in find_duplicates(edits, config.threshold, seed, progress):
+        part, place = edits.locate(each.row)
+        kept, similarity = edits[each.kept].id, round(each.similarity, 4)
+        reason = "duplicate" if each.exact else "near_duplicate"
+        detail = f"the edit of {kept}" if each.exact else f"{similarity} similar to the edit of {kept}"
+        fault = _fault(edits[each.row], reason, detail) | {"kept": kept, "similarity": similarity}
+        refused[names[part]][place] = fault
+    return refused
 
 
 def refuse_leaks(
-    kept: dict[str, list[Edit]],
-    is_held_out: Callable[[str, Edit], bool],
-    others: Sequence[Edit],
+    train: dict[str, Sequence[Edit]],
+    held_out: Sequence[Edit],
     config: HygieneConfig,
     seed: int,
     progress: Progress = lambda it, _: it,
-) -> dict[str, tuple[list[Edit], list[dict]]]:
-    """Return edits by corpus less the training edits that leak in the ways of ``config.drop_leaks``, and the faults.
+) -> Refused:
+    """Return which training edits leak in the ways of ``config.drop_leaks``, by corpus and place.
 
-    ``is_held_out`` says of a corpus's name and its edit whether it is held out; ``others`` are held-out edits from
-    elsewhere. A fault's reason is leak; it names the ``id``, the ``kinds``, and the first ``held_out`` id.
+    A fault's reason is leak; it names the ``id``, the ``kinds``, and the first ``held_out`` id.
     """
-    rows = [(name, pair, is_held_out(name, pair)) for name, pairs in kept.items() for pair in pairs]
-    train = [pair for _, pair, is_out in rows if not is_out]
-    held_out = [pair for _, pair, is_out in rows if is_out] + list(others)
-    found: dict[int, list[Leak]] = {}
-    for leak in find_leaks(train, held_out, config.threshold, seed, progress).leaks:
-        if leak.kind in config.drop_leaks:
-            found.setdefault(leak.row, []).append(leak)
-    out: dict[str, tuple[list[Edit], list[dict]]] = {name: ([], []) for name in kept}
-    number = 0  # among the training edits
-    for name, pair, is_out in rows:
-        leaks = [] if is_out else found.get(number, [])
-        number += not is_out
-        if not leaks:
-            out[name][0].append(pair)
-            continue
-        kinds, other = [leak.kind for leak in leaks], held_out[leaks[0].held_out].id
-        fault = _fault(pair, "leak", f"{', '.join(kinds)}: held-out {other}")
-        out[name][1].append(fault | {"kinds": kinds, "held_out": other})
-    return out
+    edits = Joined(train.values())
+    names, refused = list(train), {name: {} for name in train}
+    leaks = find_leaks(edits, held_out, config.threshold, seed, progress).leaks
+    for row, of_row in groupby((leak for leak in leaks if leak.kind in config.drop_leaks), lambda leak: leak.row):
+        first, *others = of_row
+        kinds, other = [first.kind, *(leak.kind for leak in others)], held_out[first.held_out].id
+        part, place = edits.locate(row)
+        fault = _fault(edits[row], "leak", f"{', '.join(kinds)}: held-out {other}")
+        refused[names[part]][place] = fault | {"kinds": kinds, "held_out": other}
+    return refused
 
 
 def _fault(pair: Edit, reason: str, detail: str) -> dict[str, Any]:
@@ -408,11 +407,14 @@ def _digest(text: str) -> bytes:
 
 
 def _origins(row: Edit) -> set[tuple]:
-    repository = row.meta.get("repo")
-    if not repository:
-        return set()
-    keys = {("same_repository", repository)}
-    keys |= {("same_path", repository, row.meta[name]) for name in ("path", "old_path") if row.meta.get(name)}
-    if row.meta.get("commit"):
-        keys.add(("same_commit", repository, row.meta["commit"]))
+    def named(*fields: str) -> set[str]:
+        values = [row.meta.get(field) or [] for field in fields]
+        return {name for value in values for name in ([value] if isinstance(value, str) else value)}
+
+    keys: set[tuple] = set()
+    # CommitPack lists all repositories that have a commit in one text.
+    for repository in {name.strip() for names in named("repo", "repos") for name in names.split(",")} - {""}:
+        keys.add(("same_repository", repository))
+        keys |= {("same_path", repository, path) for path in named("path", "old_path", "old_file", "new_file")}
+        keys |= {("same_commit", repository, commit) for commit in named("commit")}
     return keys

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.pairs import EditPair
-from data_prep.rows import read_rows, write_text
+from data_prep.rows import StoredRows, read_rows, write_text
 
 
 class Spool:
@@ -51,10 +51,9 @@ class Spool:
         counts = {"pairs": self.pairs, "faults": dict(self.faults), "found": found}
         write_text(self._counts, json.dumps(counts) + "\n")
 
-    def groups(self) -> list[str]:
-        """Return the group of every edit."""
-        with self._pairs.open("rb") as file:
-            return [json.loads(line)["group"] for line in file]
+    def rows(self) -> StoredRows[EditPair]:
+        """Return the edits by number."""
+        return StoredRows(self._pairs, EditPair, self.pairs)
 
     def lines(self, places: Sequence[int]) -> Iterator[bytes]:
         """Yield the edits at ascending ``places``, as JSON."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_prep.hub import provenance
 from data_prep.instructions import synthesize
 from data_prep.pairs import EditPair
 from data_prep.rows import read_rows_tolerant
@@ -18,7 +19,8 @@ def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
     """Yield the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
 
     Reasons: not_json, missing_field, not_text, duplicate. Pairs with the same ``before`` share a group, so that no
-    document is in two splits; a ``group`` field of the row, where present, is used instead.
+    document is in two splits; a ``group`` field of the row, where present, is used instead. ``meta`` says where a row
+    is from: file, row, and its fields of repository, path, commit, licence and language.
 
     With ``synthesize_instructions`` a row whose instruction is missing, null or blank gets one made from the edit, the
     same for the same edit; the pair's ``meta["instruction_made"]`` says whether it determines the edit.
@@ -33,7 +35,7 @@ def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
                 row["instruction"] = made.text
             reason, detail = ("not_json", problem) if problem else _fault(row)
             if not reason:
-                digest = hashlib.sha256(json.dumps([row[name] for name in FIELDS]).encode()).digest()
+                digest = hashlib.sha256(json.dumps([row[name] for name in FIELDS]).encode()).digest()[:16]
                 if digest in seen:
                     reason, detail = "duplicate", "the same instruction, before, and after stand in an earlier row"
                 seen.add(digest)
@@ -48,7 +50,9 @@ def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
                 before=row["before"],
                 after=row["after"],
                 group=group,
-                meta={"file": shown, "row": number} | ({"instruction_made": made.exact} if made else {}),
+                meta={"file": shown, "row": number}
+                | provenance(row)
+                | ({"instruction_made": made.exact} if made else {}),
             )
 
 

@@ -196,7 +196,7 @@ def _with_adapter(model: PreTrainedModel, folder: str):
 
 def _cannot_load(what: str, name: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    reason = lines[0] if not lines[0].endswith(":") else " ".join(lines[:2])
+    reason = lines[0] if not lines[0].endswith((":", ",")) else " ".join(lines[:2])
     here = "" if Path(name).expanduser().exists() else f"there is no folder {name} here, and as a hub name it failed: "
     return f"cannot load the {what} {name!r}: {here}{reason}"
 

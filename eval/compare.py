@@ -79,7 +79,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if len(self.folders) != 2:
-            raise ValueError(f"{len(self.folders)} folders given: name two, A and B (one folder may be both)")
+            raise ValueError(f"name two folders, A and B (one may be both): {len(self.folders)} given")
         if len(self.systems) not in (0, 2):
             raise ValueError(f"systems={self.systems}: name two, one of A and one of B")
         if self.resamples < 1:

@@ -8,8 +8,9 @@
     python eval/paper.py table=[6,7] runs=[runs/a-seed0,runs/a-seed1,runs/a-seed2]
     python eval/paper.py table=25 endpoint=https://api.openai.com/v1 endpoint_model=[gpt-5-mini]
 
-Prints the tables, and writes to out=: paper.json, paper.md, and paper.html (one file, with plots). A table whose inputs
-are not named (a model, run folders, an endpoint) is left out of table=all, and the report says so.
+Tables are 2 to 8 and 11 to 25, and 4.3 with Appendix I. They are printed as they come, and written to out=: paper.json,
+paper.md, and paper.html (one file, with plots); rows of a corpus that could not be used are listed in refused.jsonl. A
+table whose inputs are not named (a model, run folders, an endpoint) is left out of table=all, and the report says so.
 
 The paper is arXiv 2604.18170 v1; its author has withdrawn it, so each of its numbers is a claim to measure again.
 """
@@ -20,6 +21,7 @@ import importlib
 import json
 import shlex
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,31 +30,37 @@ from decoding.commandline import UserError, run
 from eval.paper_tables.inputs import Inputs, Missing, PaperConfig
 from eval.paper_tables.table import Table, as_json, markdown
 
-# Each table, and the module of eval/paper_tables that makes it with its function table_NUMBER.
-TABLES = {
-    "2": "copy_ceiling",
-    "3": "edit_formats",
-    "4": "resolver_modes",
-    "4.3": "losslessness",
-    "5": "serving",
-    "6": "selector",
-    "7": "selector",
-    "8": "perturbation",
-    "11": "kernel",
-    "12": "copy_ceiling",
-    "13": "token_cover",
-    "14": "perturbation",
-    "15": "token_cover",
-    "16": "fixed_costs",
-    "17": "fixed_costs",
-    "18": "portability",
-    "19": "pointer",
-    "20": "speculation",
-    "21": "token_cover",
-    "22": "selector",
-    "23": "selector",
-    "24": "strategies",
-    "25": "prompt_level",
+# Each table: the module of eval/paper_tables that makes it with its function table_NUMBER, and the settings it needs.
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "2": ("copy_ceiling", ()),
+    "3": ("edit_formats", ()),
+    "4": ("resolver_modes", ()),
+    "4.3": ("losslessness", ()),
+    "5": ("serving", ("model",)),
+    "6": ("selector", ("runs",)),
+    "7": ("selector", ("runs",)),
+    "8": ("perturbation", ()),
+    "11": ("kernel", ("model",)),
+    "12": ("copy_ceiling", ()),
+    "13": ("token_cover", ()),
+    "14": ("perturbation", ()),
+    "15": ("token_cover", ()),
+    "16": ("fixed_costs", ("model",)),
+    "17": ("fixed_costs", ()),
+    "18": ("portability", ()),
+    "19": ("pointer", ()),
+    "20": ("speculation", ()),
+    "21": ("token_cover", ()),
+    "22": ("selector", ("runs",)),
+    "23": ("selector", ("runs",)),
+    "24": ("strategies", ("model",)),
+    "25": ("prompt_level", ("endpoint", "endpoint_model")),
+}
+_NEEDS = {
+    "model": "a model to run",
+    "runs": "the folders of trained runs",
+    "endpoint": "an API",
+    "endpoint_model": "models behind it",
 }
 
 
@@ -63,32 +71,61 @@ class Config(PaperConfig):
     def __post_init__(self) -> None:
         unknown = [number for number in self.table if number not in ("all", *TABLES)]
         if unknown or not self.table:
-            raise ValueError(f"table={','.join(unknown)}: choose from all, {', '.join(TABLES)}")
+            said = f"there is no table {', '.join(unknown)}" if unknown else "no table is named"
+            raise ValueError(f"{said}: choose from all, {', '.join(TABLES)}; several as table=[2,8]")
         super().__post_init__()
+        for number in self.table:
+            if number != "all" and (lacking := self.lacks(number)):
+                raise ValueError(f"table {number} needs {lacking}")
+
+    def lacks(self, number: str) -> str:
+        """Return what a table needs that is not named, as text; empty where nothing is lacking."""
+        return " and ".join(f"{_NEEDS[key]} ({key}=)" for key in TABLES[number][1] if not getattr(self, key))
 
 
 def main(config: Config) -> None:
-    """Make the tables, print and write them."""
-    from cad_train.run_folder import environment
-    from data_prep.rows import write_text
-    from eval.paper_tables.html import html
-
+    """Make the tables, print and write them; those that are finished are kept whatever becomes of the next."""
     every = "all" in config.table
     inputs = Inputs(config)
     tables: list[Table] = []
     left_out: dict[str, str] = {}
-    for number in TABLES if every else dict.fromkeys(config.table):
-        started = time.monotonic()
-        try:
-            tables.append(make_table(number, inputs))
-        except (Missing, UserError) as reason:
-            if not every:
-                raise UserError(f"table {number}: {reason}") from None
-            left_out[number] = str(reason)
-            continue
-        print(markdown(tables[-1]), flush=True)
-        print(f"table {number}: {time.monotonic() - started:.1f} s", file=sys.stderr)
-    refused = {corpus.name: corpus.refused for corpus in inputs.loaded if corpus.refused}
+    _check_writable(Path(config.out))
+    try:
+        for number in TABLES if every else dict.fromkeys(config.table):
+            if lacking := config.lacks(number):
+                left_out[number] = f"it needs {lacking}"
+                continue
+            started = time.monotonic()
+            print(f"table {number} ...", file=sys.stderr, flush=True)
+            try:
+                tables.append(make_table(number, inputs))
+            except (Missing, UserError) as reason:
+                if not every:
+                    raise UserError(f"table {number}: {reason}") from None
+                left_out[number] = str(reason)
+                continue
+            print(markdown(tables[-1]), flush=True)
+            print(f"table {number}: {time.monotonic() - started:.1f} s", file=sys.stderr)
+    finally:
+        if tables or left_out:
+            _write(config, inputs, tables, left_out)
+
+
+def _check_writable(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UserError(f"out={out}: cannot write there ({error.strerror})") from None
+
+
+def _write(config: Config, inputs: Inputs, tables: list[Table], left_out: dict[str, str]) -> None:
+    from cad_train.run_folder import environment
+    from data_prep.rows import write_rows, write_text
+    from eval.paper_tables.html import html
+
+    out = Path(config.out)
     record = {
         "paper": "arXiv 2604.18170 v1 (withdrawn)",
         "command": shlex.join(["python", *sys.argv]),
@@ -97,13 +134,16 @@ def main(config: Config) -> None:
         "corpora": {
             corpus.name: {"n": len(corpus.rows), "fingerprint": corpus.fingerprint} for corpus in inputs.loaded
         },
-        "refused": refused,
+        "refused": {corpus.name: corpus.refused for corpus in inputs.loaded if corpus.refused},
         "left_out": left_out,
         "tables": [as_json(table) for table in tables],
     }
-    out = Path(config.out)
+    notes = _notes(inputs, left_out, out)
+    write_rows(
+        out / "refused.jsonl",
+        ({"corpus": corpus.name, **fault} for corpus in inputs.loaded for fault in corpus.faults),
+    )
     write_text(out / "paper.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    notes = _notes(refused, left_out)
     parts = ["# The tables of Copy-as-Decode, measured again", f"Command: `{record['command']}`", *notes]
     write_text(out / "paper.md", "\n\n".join([*parts, *map(markdown, tables)]))
     write_text(out / "paper.html", html(tables, record, notes))
@@ -116,15 +156,22 @@ def make_table(number: str, inputs: Inputs) -> Table:
     Raises:
         Missing: the settings do not name an input it needs.
     """
-    module = importlib.import_module(f"eval.paper_tables.{TABLES[number]}")
+    module = importlib.import_module(f"eval.paper_tables.{TABLES[number][0]}")
     return getattr(module, f"table_{number.replace('.', '_')}")(inputs)
 
 
-def _notes(refused: dict[str, dict[str, int]], left_out: dict[str, str]) -> list[str]:
-    notes = [
-        f"Corpus {name}: left out " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) + "."
-        for name, reasons in refused.items()
-    ]
+def _notes(inputs: Inputs, left_out: dict[str, str], out: Path) -> list[str]:
+    notes = []
+    for corpus in inputs.loaded:
+        if corpus.refused:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(corpus.refused.items()))
+            listed = f" (listed in {out}/refused.jsonl)" if corpus.faults else ""
+            notes.append(f"Corpus {corpus.name}: left out {reasons}{listed}.")
+        if corpus.name == "probeedit":
+            notes.append(
+                "ProbeEdit was never published: ours is a generator with its counts of documents and edit kinds, and "
+                "other text."
+            )
     return notes + [f"Table {number} is left out: {reason}." for number, reason in left_out.items()]
 
 

@@ -417,7 +417,7 @@ def test_mistakes_on_the_command_line_are_told(runs, tmp_path):
     assert "is no result folder" in refused("eval/report.py", tmp_path)
     (tmp_path / "config.yaml").touch()
     assert "a run that was not scored" in refused("eval/report.py", tmp_path)
-    assert "1 folders given: name two" in refused("eval/compare.py", runs["seed0"])
+    assert "name two folders, A and B (one may be both): 1 given" in refused("eval/compare.py", runs["seed0"])
     assert "missing folders" in refused("eval/compare.py")
     assert "missing runs" in refused("eval/report.py", "seed=1")
     assert "unknown key 'sed'" in refused("eval/report.py", runs["seed0"], "sed=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -12,14 +13,27 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data_prep import build
-from data_prep.build import OracleConfig, build_oracles, fingerprint, prepare_corpora, read_manifest, read_split
+from data_prep.build import (
+    OracleConfig,
+    build_oracles,
+    content_settings,
+    fingerprint,
+    prepare_corpora,
+    read_manifest,
+    read_split,
+)
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
+from data_prep.hygiene import HygieneConfig
 from data_prep.oracle import build_oracle
+from data_prep.pairs import EditPair
 from data_prep.probeedit import ProbeEditConfig
 from data_prep.pyfix import PyFixConfig
-from data_prep.rows import RowError, read_rows
+from data_prep.rows import RowError, read_rows, read_rows_tolerant
+from data_prep.split import choose_edits
 from decoding.commandline import UserError
 from decoding.grammar import parse, render
 from decoding.resolver import resolve
@@ -165,46 +179,59 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def many_edits(tmp_path_factory) -> Path:
-    """500 edits with repeats and rows that are none, enough for several jobs."""
+    """500 edits with repeats, near ones, some of one path, and rows that are none, enough for several jobs."""
     path = tmp_path_factory.mktemp("many") / "edits.jsonl"
-    rows = [edit(before=f"a {i % 450}\nb\nc\n", after=f"a {i % 450}\nB\nc\n") for i in range(500)]
+    documents = [" ".join(f"w{i}x{k}" for k in range(60)) + f" a {i}\nb\nc\n" for i in range(450)]
+    texts = [documents[i % 450] if i < 480 else documents[i % 450].replace(f"a {i % 450}", "a") for i in range(500)]
+    rows = [
+        edit(before=text, after=text.replace("b", "B"), repo="r", path=f"{i % 400}") for i, text in enumerate(texts)
+    ]
     write_jsonl(path, [*rows, b"no json"])
     return path
+
+
+CLEAN = HygieneConfig(near_duplicates=True, drop_leaks=["same_path"])
 
 
 def settings_of(path: Path, out: Path, **more) -> OracleConfig:
     return OracleConfig(corpora=["jsonl"], jsonl=[str(path)], out=str(out), equivalents=1, **more)
 
 
-def test_a_build_that_stops_midway_leaves_the_earlier_folder_and_goes_on(tmp_path, many_edits, monkeypatch):
-    expected = build_oracles(settings_of(many_edits, tmp_path / "whole"))
+@pytest.mark.parametrize("hygiene", [HygieneConfig(), CLEAN], ids=["as it is", "clean"])
+def test_a_build_that_stops_midway_leaves_the_earlier_folder_and_goes_on(tmp_path, many_edits, monkeypatch, hygiene):
+    expected = build_oracles(settings_of(many_edits, tmp_path / "whole", hygiene=hygiene))
     out = tmp_path / "out"
     build_oracles(settings_of(many_edits, out, seed=1))
     earlier = contents(out)
     full_disk = OSError("no space left on device")
-    for where in ("write_text", "_make", "_canonical", "_publish"):
+    searches = [("write_rows", 1), ("write_rows", 2)] if hygiene.refuses else []
+    for where, which in [*searches, ("write_text", 3), ("_make", 1), ("_canonical", 1), ("_publish", 1)]:
         calls = itertools.count(1)
         real = getattr(build, where)
 
-        def failing(*args, real=real, calls=calls, where=where, **kwargs):
-            if next(calls) == (3 if where == "write_text" else 1):
+        def failing(*args, real=real, calls=calls, which=which, **kwargs):
+            if next(calls) == which:
                 raise full_disk
             return real(*args, **kwargs)
 
         with monkeypatch.context() as patched, pytest.raises(OSError, match="no space"):
             patched.setattr(build, where, failing)
-            build_oracles(settings_of(many_edits, out))
+            build_oracles(settings_of(many_edits, out, hygiene=hygiene))
         assert {name: data for name, data in contents(out).items() if not name.startswith(".building")} == earlier
-    assert build_oracles(settings_of(many_edits, out)) == expected
+    assert build_oracles(settings_of(many_edits, out, hygiene=hygiene)) == expected
     assert contents(out) == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_killed_build_goes_on_to_the_same_folder(tmp_path, many_edits, seed):
     words = [sys.executable, "data_prep/build_oracles.py", "corpora=[jsonl]", f"jsonl=[{many_edits}]", "equivalents=1"]
-    build_oracles(settings_of(many_edits, tmp_path / "whole"))
+    hygiene = CLEAN if seed > 3 else HygieneConfig()
+    if hygiene.refuses:
+        words += ["hygiene.near_duplicates=true", "hygiene.drop_leaks=[same_path]"]
+    build_oracles(settings_of(many_edits, tmp_path / "whole", hygiene=hygiene))
     out = tmp_path / "out"
-    state = out / ".building" / "jsonl" / ("made.json" if seed % 2 else "pairs.jsonl")
+    parts = ["jsonl/pairs.jsonl", "jsonl/made.json", "jsonl/pairs.jsonl", "jsonl/made.json"]
+    state = out / ".building" / [*parts, "duplicates.jsonl", "leaks.jsonl"][seed]
     started = subprocess.Popen([*words, f"out={out}"], cwd=ROOT, stdout=subprocess.DEVNULL)
     while not state.exists() and started.poll() is None:
         time.sleep(0.001)
@@ -218,20 +245,99 @@ def test_a_killed_build_goes_on_to_the_same_folder(tmp_path, many_edits, seed):
 
 def test_the_number_of_workers_changes_no_byte(tmp_path, many_edits):
     for workers in (1, 4):
-        build_oracles(settings_of(many_edits, tmp_path / str(workers), workers=workers))
+        build_oracles(settings_of(many_edits, tmp_path / str(workers), workers=workers, hygiene=CLEAN))
     assert contents(tmp_path / "1") == contents(tmp_path / "4")
 
 
-def test_the_rows_in_memory_are_those_on_disk(tmp_path, many_edits):
-    config = settings_of(many_edits, tmp_path / "out", limit=300)
+@pytest.mark.parametrize("hygiene", [HygieneConfig(), CLEAN], ids=["as it is", "clean"])
+def test_the_rows_in_memory_are_those_on_disk(tmp_path, many_edits, hygiene):
+    config = settings_of(many_edits, tmp_path / "out", limit=300, hygiene=hygiene)
     entry = build_oracles(config)["corpora"]["jsonl"]
     corpus = prepare_corpora(config)["jsonl"]
     for split in ("train", "heldout"):
         rows = [row for row in corpus.rows + corpus.equivalents if row.split == split]
         assert read_split(tmp_path / "out", ["jsonl"], split) == rows
     assert entry["fingerprint"] == fingerprint(corpus.rows + corpus.equivalents)
-    assert (entry["offered"], entry["over_limit"]) == (corpus.offered, corpus.over_limit) == (501, 150)
-    assert entry["rejected"] == {"duplicate": 50, "not_json": 1}
+    assert (entry["offered"], entry["over_limit"]) == (corpus.offered, corpus.over_limit)
+    assert entry["rejected"] == Counter(fault["reason"] for fault in corpus.faults)
+    rejected = list(read_rows(tmp_path / "out" / "rejected.jsonl"))
+    assert rejected == [{"corpus": "jsonl", **fault} for fault in corpus.faults]
+    refused = sum(entry["rejected"].values())
+    assert entry["offered"] == refused + entry["over_limit"] + entry["train"] + entry["heldout"] == 501
+
+
+def test_a_clean_build_refuses_duplicates_before_the_limit_and_leaks_after_the_split(tmp_path, many_edits):
+    as_it_is = build_oracles(settings_of(many_edits, tmp_path / "all", limit=460))["corpora"]["jsonl"]
+    assert (as_it_is["rejected"], as_it_is["over_limit"]) == ({"duplicate": 30, "not_json": 1}, 10)
+    clean = build_oracles(settings_of(many_edits, tmp_path / "clean", limit=440, hygiene=CLEAN))["corpora"]["jsonl"]
+    leaks = clean["rejected"]["leak"]
+    assert clean["rejected"] == {"duplicate": 30, "not_json": 1, "near_duplicate": 20, "leak": leaks}
+    assert (clean["over_limit"], clean["heldout"], clean["train"]) == (10, 88, 440 - 88 - leaks)
+    paths = {row.id: row.meta["path"] for row in built(tmp_path / "all", "jsonl")}
+    held_out = {row.meta["path"] for row in read_split(tmp_path / "clean", ["jsonl"], "heldout")}
+    trained = {row.meta["path"] for row in read_split(tmp_path / "clean", ["jsonl"], "train")}
+    assert leaks > 0 and not trained & held_out
+    for fault in read_rows(tmp_path / "clean" / "rejected.jsonl"):
+        if fault["reason"] == "leak":
+            assert fault["kinds"] == ["same_path"] and paths[fault["id"]] == paths[fault["held_out"]]
+            assert (fault["file"], f":{fault['row']}") == (str(many_edits), fault["id"][fault["id"].rindex(":") :])
+
+
+def test_duplicates_and_leaks_are_found_across_corpora(tmp_path):
+    data_dir = humanevalpack(tmp_path, list(range(10)), [])
+    of_python = [(pair.before, pair.after) for pair in load_humanevalpack("py", Path(data_dir))]
+    source = write_jsonl(
+        tmp_path / "edits.jsonl", [edit("Do it.", *of_python[0]), edit("Undo it.", *of_python[1][::-1])]
+    )
+    out, hygiene = tmp_path / "out", HygieneConfig(near_duplicates=True)
+    both, data = {"corpora": ["hevalfix-py", "jsonl"], "jsonl": [source]}, {"data_dir": data_dir, "out": str(out)}
+    build_oracles(OracleConfig(**both, **data, heldout=0.0, hygiene=hygiene))
+    [fault] = read_rows(out / "rejected.jsonl")
+    assert (fault["corpus"], fault["reason"], fault["row"], fault["kept"]) == ("jsonl", "duplicate", 1, "hevalfix-py/0")
+
+    build_oracles(OracleConfig(corpora=["hevalfix-py"], **data, heldout=0.99))
+    assert {row.id for row in read_split(out, ["hevalfix-py"], "heldout")} == {f"hevalfix-py/{i}" for i in range(10)}
+    hygiene = HygieneConfig(drop_leaks=["same_gold", "same_document"], held_out=[str(out)])
+    settings_of_other = {"out": str(tmp_path / "other"), "heldout": 0.0, "hygiene": hygiene}
+    manifest = build_oracles(OracleConfig(corpora=["jsonl"], jsonl=[source], **settings_of_other))
+    assert manifest["corpora"]["jsonl"]["rejected"] == {"leak": 2} and manifest["corpora"]["jsonl"]["train"] == 0
+    faults = list(read_rows(tmp_path / "other" / "rejected.jsonl"))
+    assert [fault["held_out"] for fault in faults] == ["hevalfix-py/0", "hevalfix-py/1"]
+
+
+def test_hygiene_is_content_where_it_refuses_and_held_out_folders_are_by_what_they_hold(tmp_path):
+    assert "hygiene" not in content_settings(OracleConfig())
+    assert "hygiene" not in content_settings(OracleConfig(hygiene=HygieneConfig(threshold=0.5)))
+    other = tmp_path / "other"
+    hygiene = HygieneConfig(drop_leaks=["same_gold"], held_out=[str(other)])
+    config = OracleConfig(corpora=["probeedit"], out=str(tmp_path / "out"), hygiene=hygiene)
+    for use in (content_settings, build_oracles, prepare_corpora):
+        with pytest.raises(UserError, match="other has no manifest.json: prepare it"):
+            use(config)
+    assert not (tmp_path / "out").exists()
+    contents_of = []
+    for seed in (0, 1, 0):
+        fingerprint_of = build_oracles(OracleConfig(corpora=["probeedit"], seed=seed, out=str(other)))["fingerprint"]
+        contents_of.append(content_settings(config))
+        assert contents_of[-1]["hygiene"]["held_out"] == [fingerprint_of]
+    assert contents_of[0] == contents_of[2] != contents_of[1]
+
+
+def test_a_build_starts_anew_where_a_held_out_folder_has_changed(tmp_path, many_edits, monkeypatch):
+    other, out = tmp_path / "other", tmp_path / "out"
+    rows = list(read_rows_tolerant(many_edits))
+    write_jsonl(tmp_path / "few.jsonl", [json.dumps(row).encode() for _, row, _ in rows[:40]])
+    hygiene = HygieneConfig(drop_leaks=["same_document"], held_out=[str(other)])
+    build_oracles(OracleConfig(corpora=["jsonl"], jsonl=[str(tmp_path / "few.jsonl")], out=str(other), heldout=0.5))
+    config = settings_of(many_edits, out, hygiene=hygiene)
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no space"):
+        patched.setattr(build, "_make", lambda *_, **__: (_ for _ in ()).throw(OSError("no space left")))
+        build_oracles(config)
+    few = settings_of(tmp_path / "few.jsonl", other, heldout=0.9)
+    build_oracles(few)
+    build_oracles(config)
+    leaked = {row.before for row in read_split(other, ["jsonl"], "heldout")}
+    assert not leaked & {row.before for row in read_split(out, ["jsonl"], "train")}
 
 
 def test_statistics_count_operations_and_the_copied_share_of_gold_characters(tmp_path):
@@ -367,6 +473,50 @@ def test_the_held_out_share_is_one_of_the_edits_that_are_kept(tmp_path, seed):
     assert (entry["train"], entry["heldout"]) == (4, 1)
 
 
+def test_where_a_row_is_from_is_kept_and_rows_without_are_as_before(tmp_path):
+    origin = {"repo": "a/b", "path": "src/x.py", "commit": "c0ffee", "license": "MIT", "language": "Python"}
+    build_jsonl(tmp_path, [edit(**origin, stars=3, licence=None), edit(before="b\n")], heldout=0.0)
+    file = str(tmp_path / "edits.jsonl")
+    with_origin, without = built(tmp_path / "out", "jsonl")
+    assert with_origin.meta == {"file": file, "row": 1, **origin} and without.meta == {"file": file, "row": 2}
+
+
+in_corpora = st.tuples(st.sampled_from(["hevalfix-py", "hevalfix-js", "jsonl"]), st.integers(0, 9))
+
+
+@given(st.lists(in_corpora), st.integers(1, 9))
+@settings(deadline=None)
+def test_whole_groups_are_held_out_until_the_share_is_reached(edits, tenths):
+    corpora = {name: [] for name in ("hevalfix-py", "hevalfix-js", "jsonl")}
+    for name, group in edits:
+        corpora[name].append(EditPair(str(len(corpora[name])), name, "", "a", "b", f"g{group}"))
+    chosen = choose_edits(corpora, OracleConfig(heldout=tenths / 10))
+    for family in (["hevalfix-py", "hevalfix-js"], ["jsonl"]):
+        pairs = [pair for name in family for pair in corpora[name]]
+        marks = [mark for name in family for mark in chosen[name].held_out]
+        held_out = Counter(pair.group for pair, mark in zip(pairs, marks, strict=True) if mark)
+        sizes, expected = Counter(pair.group for pair in pairs), Counter()
+        for group in sorted(sizes, key=lambda group: group_score("split", family[0], group)):
+            if expected.total() < round(tenths / 10 * len(pairs)):
+                expected[group] = sizes[group]
+        assert held_out == expected
+
+
+def group_score(purpose: str, name: str, group: str, seed: int = 0) -> str:
+    """The order of groups that every folder prepared so far was split by."""
+    family = "humaneval" if name.startswith("hevalfix") else name
+    return hashlib.sha256(f"{purpose}:{seed}:{family}:{group}".encode()).hexdigest()
+
+
+@given(st.lists(st.integers(0, 20)), st.integers(1, 12), st.integers(0, 3))
+@settings(deadline=None)
+def test_a_limit_keeps_the_first_by_score_in_order(groups_of, limit, seed):
+    pairs = [EditPair(str(i), "jsonl", "", "a", "b", f"g{group}") for i, group in enumerate(groups_of)]
+    chosen = choose_edits({"jsonl": pairs}, OracleConfig(limit=limit, seed=seed))["jsonl"]
+    order = sorted(range(len(pairs)), key=lambda i: (group_score("limit", "jsonl", pairs[i].group, seed), i))
+    assert chosen.places.tolist() == sorted(order[:limit]) and chosen.over_limit == max(0, len(pairs) - limit)
+
+
 def test_nothing_usable_is_a_build_with_empty_splits(tmp_path):
     entry, rejected = build_jsonl(tmp_path, [b"{}"])
     assert (entry["offered"], entry["train"], entry["heldout"], len(rejected)) == (1, 0, 0, 1)
@@ -419,6 +569,7 @@ def test_a_file_name_that_is_not_utf8_can_be_built_from(tmp_path):
         ({"heldout": 1.0}, "heldout"),
         ({"heldout": -0.1}, "heldout"),
         ({"limit": 0}, "limit"),
+        ({"out": "a/b", "hygiene": HygieneConfig(drop_leaks=["same_gold"], held_out=["./a/b"])}, "folder to write"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(settings, named):

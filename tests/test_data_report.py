@@ -18,9 +18,9 @@ from test_paper_html import HOSTILE, Page
 
 from cad_train.examples import encode_row
 from data_prep.build import OracleConfig, OracleRow, build_oracles, read_split
-from data_prep.data_report import Joined, Part, ReportConfig, StoredRows, html, inspect, language, markdown, measure
+from data_prep.data_report import Part, ReportConfig, html, inspect, language, markdown, measure
 from data_prep.inspect_data import Config, main
-from data_prep.rows import write_rows
+from data_prep.rows import Joined, Picked, StoredRows, write_rows
 from decoding.commandline import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -252,15 +252,21 @@ def test_joined_rows_are_the_parts_in_order(sizes, data):
     assert len(joined) == len(whole) and list(joined) == whole
     start, stop = data.draw(st.integers(0, 12)), data.draw(st.integers(0, 12))
     assert joined[start:stop] == whole[start:stop]
+    for number, row in enumerate(whole):
+        part, place = joined.locate(number)
+        assert parts[part][place] == row
+    places = data.draw(st.lists(st.sampled_from(range(len(whole))))) if whole else []
+    picked = Picked(joined, places)
+    assert list(picked) == [whole[place] for place in places] == picked[:]
 
 
 def test_rows_on_disk_are_the_rows(tmp_path):
     data = prepare(tmp_path, EDITS, heldout=0.3)
     path = data / "jsonl" / "train.jsonl"
     rows = read_split(data, ["jsonl"], "train")
-    stored = StoredRows(path, len(rows))
+    stored = StoredRows(path, OracleRow, len(rows))
     assert list(stored) == rows and stored[1:3] == rows[1:3] and stored[-1] == rows[-1]
-    assert list(StoredRows(path, 2)) == rows[:2]
+    assert list(StoredRows(path, OracleRow, 2)) == rows[:2]
 
 
 def test_a_folder_that_is_none_or_damaged_is_refused(tmp_path):
@@ -293,6 +299,9 @@ def test_settings_that_cannot_be_are_refused(keys):
         ("git", {"path": "src/App.TSX"}, "typescript"),
         ("git", {"path": "LICENSE"}, "unknown"),
         ("jsonl", {"file": "edits.py", "row": 1}, "unknown"),
+        ("jsonl", {"file": "edits.jsonl", "path": "a/b.go"}, "go"),
+        ("hub", {"lang": "JavaScript", "new_file": "a.py"}, "javascript"),
+        ("hub", {"old_file": "a.go", "new_file": "a.py"}, "python"),
         ("formatter", {"file": "a/b.py"}, "python"),
         ("bugs", {"language": "js", "file": "a.mjs"}, "javascript"),
         ("hevalfix-js", {"task_id": "1"}, "javascript"),

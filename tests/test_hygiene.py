@@ -191,15 +191,18 @@ def test_leaks_of_content_are_those_that_a_search_of_all_pairs_finds(train, held
 def test_a_build_refuses_duplicates_and_leaks_by_name():
     text = document(3)
     after = changed(text, 5, "new words stand here now")
-    loaded = {
-        "one": ([edit("a", text, after), edit("b", document(9), document(8))], [{"reason": "not_json"}]),
-        "two": ([edit("c", text, after, file="f.jsonl", row=4), edit("d", text + "\n\nmore", after + "\n\nmore")], []),
+    corpora = {
+        "one": [edit("a", text, after), edit("b", document(9), document(8))],
+        "none": [],
+        "two": [
+            edit("e", document(900), document(800)),
+            edit("c", text, after, file="f.jsonl", row=4),
+            edit("d", text + "\n\nmore", after + "\n\nmore"),
+        ],
     }
-    clean = refuse_duplicates(loaded, HygieneConfig(), seed=0)
-    assert [[pair.id for pair in pairs] for pairs, _ in clean.values()] == [["a", "b"], []]
-    assert clean["one"][1] == [{"reason": "not_json"}] and loaded["two"][1] == []
-    exact, near = clean["two"][1]
-    assert exact == {
+    refused = refuse_duplicates(corpora, HygieneConfig(), seed=0)
+    assert list(refused["two"]) == [1, 2] and refused["one"] == refused["none"] == {}
+    assert refused["two"][1] == {
         "file": "f.jsonl",
         "row": 4,
         "reason": "duplicate",
@@ -208,18 +211,50 @@ def test_a_build_refuses_duplicates_and_leaks_by_name():
         "kept": "a",
         "similarity": 1.0,
     }
+    near = refused["two"][2]
     assert (near["reason"], near["id"], near["kept"], near["similarity"]) == ("near_duplicate", "d", "a", 1.0)
 
-    kept = {"one": [edit("a", text, after), edit("b", text, document(7))], "two": [edit("c", document(8), after)]}
-    others = [edit("far", document(70), document(8))]
+    train = {
+        "one": [edit("clean", document(60), document(61)), edit("a", text, after)],
+        "none": [],
+        "two": [edit("c", document(8), after)],
+    }
+    held_out = [edit("b", text, document(7)), edit("far", document(70), document(8))]
     config = HygieneConfig(drop_leaks=["same_gold", "same_document"])
-    clean = refuse_leaks(kept, lambda name, pair: pair.id == "b", others, config, seed=0)
-    assert [[pair.id for pair in pairs] for pairs, _ in clean.values()] == [["b"], []]
-    [of_a], [of_c] = clean["one"][1], clean["two"][1]
+    refused = refuse_leaks(train, held_out, config, seed=0)
+    assert [list(of) for of in refused.values()] == [[1], [], [0]]
+    of_a, of_c = refused["one"][1], refused["two"][0]
     assert (of_a["reason"], of_a["id"], of_a["kinds"], of_a["held_out"]) == ("leak", "a", ["same_document"], "b")
     assert (of_c["kinds"], of_c["held_out"]) == (["same_gold"], "far")
-    untouched = refuse_leaks(kept, lambda name, pair: pair.id == "b", others, HygieneConfig(), seed=0)
-    assert untouched == {name: (pairs, []) for name, pairs in kept.items()}
+    both = refuse_leaks(train, [edit("b", text, after)], config, seed=0)
+    assert both["one"][1]["kinds"] == ["same_gold", "same_document"]
+    assert refuse_leaks(train, held_out, HygieneConfig(), seed=0) == {"one": {}, "none": {}, "two": {}}
+
+
+def test_origins_are_those_of_published_commits():
+    """CommitPack has several repositories in one field, and the path before and after a commit."""
+    origin = {"repos": "here/x,fork/x", "old_file": "a.py", "new_file": "b.py", "commit": "1"}
+    held_out = [edit("a", document(1), document(2), **origin)]
+    train = [
+        edit("fork", document(100), document(200), repo="fork/x", path="c.py"),
+        edit("renamed", document(300), document(400), repo="here/x", path="a.py"),
+        edit("commit", document(500), document(600), repos=["there", "fork/x"], commit="1"),
+        edit("elsewhere", document(700), document(800), repos="there", old_file="a.py", commit="1"),
+        edit("nowhere", document(900), document(950), path="a.py", commit="1"),
+    ]
+    found = {(train[leak.row].id, leak.kind) for leak in find_leaks(train, held_out).leaks}
+    assert found == {
+        ("fork", "same_repository"),
+        ("renamed", "same_repository"),
+        ("renamed", "same_path"),
+        ("commit", "same_repository"),
+        ("commit", "same_commit"),
+    }
+
+
+def test_held_out_folders_without_a_kind_of_leak_are_refused():
+    with pytest.raises(ValueError, match="drop_leaks"):
+        HygieneConfig(held_out=["data/other"])
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.5, -1.0])

@@ -14,12 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_models import save_model
 
+import eval.paper
 from cad_train.config import TrainConfig
 from cad_train.sft import train_selector
 from data_prep.build import OracleConfig
 from data_prep.probeedit import ProbeEditConfig
 from eval.paper import TABLES
-from eval.paper_tables.table import Column, Figure, Row, Table, as_json, difference, lines_of, markdown, show
+from eval.paper_tables.table import (
+    Column,
+    Figure,
+    Row,
+    Table,
+    as_json,
+    difference,
+    lines_of,
+    markdown,
+    paper_decimals,
+    show,
+)
 from eval.scoring import ScoreConfig, score_checkpoints
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,7 +108,9 @@ def test_every_table_runs_on_a_small_corpus(folder, tmp_path):
         assert table["sources"] and table["method"]
         assert f"## {'Table' if table['table'].isdigit() else 'Section'} {table['table']}: " in text
         assert f"{table['table']}: {table['title']}" in page
-    assert "Corpus jsonl: left out 1 duplicate." in done.stdout
+    assert f"Corpus jsonl: left out 1 duplicate (listed in {tmp_path}/refused.jsonl)." in done.stdout
+    (refused,) = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
+    assert (refused["corpus"], refused["row"], refused["reason"]) == ("jsonl", 11, "duplicate")
     assert page.count("<svg") >= 4  # spans, bounds, s(N), perturbation
 
 
@@ -105,18 +119,20 @@ def test_what_needs_inputs_that_are_not_named_is_left_out_and_said(folder, tmp_p
     assert done.returncode == 0, done.stderr
     left_out = json.loads((tmp_path / "paper.json").read_text())["left_out"]
     assert set(left_out) == {"5", "6", "7", "11", "15", "16", "22", "23", "24", "25"}
-    assert "Table 11 is left out: it runs a model: name one with model=." in done.stdout
-    assert "Table 6 is left out: it is put together from trained runs" in done.stdout
+    assert "Table 11 is left out: it needs a model to run (model=)." in done.stdout
+    assert "Table 6 is left out: it needs the folders of trained runs (runs=)." in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table=9"], "table=9: choose from all, 2, 3"),
-        (["table=11"], "table 11: it runs a model: name one with model="),
-        (["table=6"], "table 6: it is put together from trained runs"),
+        (["table=9"], "there is no table 9: choose from all, 2, 3"),
+        (["table=[]"], "no table is named: choose from all"),
+        (["table=[17,11]"], "table 11 needs a model to run (model=)"),
+        (["table=6"], "table 6 needs the folders of trained runs (runs=)"),
         (["table=2", "trials=0"], "trials=0: must be at least 1"),
         (["table=2", "corpora=[nonsense]"], "corpora: unknown nonsense"),
+        (["table=2", "jsonl=[edits.jsonl]"], "jsonl names files, but corpora has no jsonl"),
         (["table=25", "endpoint=file:///etc/passwd", "endpoint_model=[m]"], "endpoint= must be an http(s) address"),
     ],
 )
@@ -132,7 +148,44 @@ def test_a_corpus_without_a_usable_edit_is_refused(folder, tmp_path):
     (tmp_path / "same.jsonl").write_text(json.dumps({"instruction": "i", "before": "a", "after": "a"}) + "\n")
     done = paper("table=2", "corpora=[jsonl]", f"jsonl=[{tmp_path}/same.jsonl]", f"tokenizer={folder}/model")
     assert done.returncode == 2
-    assert "jsonl has no edit that can be used: 1 were refused" in done.stderr
+    assert "jsonl has no edit that can be used: 1 no_op" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_made(folder, tmp_path):
+    (tmp_path / "file").touch()
+    assert "out=: name a folder" in paper("table=17", "out=").stderr
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):
+        done = paper("table=17", f"out={out}")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert f"out={out}: cannot write there" in done.stderr
+
+
+def test_few_and_empty_edits_leave_out_what_needs_more_and_keep_the_rest(folder, tmp_path):
+    rows = [{"instruction": "Clear.", "before": "a\nb\n", "after": ""}]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = paper(
+        *["corpora=[jsonl]", f"jsonl=[{tmp_path}/one.jsonl]", f"tokenizer={folder}/model"],
+        *[f"tokenizers=[{folder}/model]", "fuzz=50", f"out={tmp_path}/out"],
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out" / "paper.json").read_text())
+    assert record["left_out"]["2"] == "the edited documents of jsonl have no token"
+    assert record["left_out"]["20"] == "no corpus has a held-out edit"
+    assert {"3", "4", "4.3", "8", "14", "18"} <= {table["table"] for table in record["tables"]}
+
+
+def test_what_is_finished_is_kept_when_the_next_table_breaks(folder, tmp_path, monkeypatch):
+    real = eval.paper.make_table
+
+    def breaking(number, inputs):
+        if number == "12":
+            raise KeyboardInterrupt
+        return real(number, inputs)
+
+    monkeypatch.setattr(eval.paper, "make_table", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        eval.paper.main(eval.paper.Config(table=["17", "12"], out=str(tmp_path)))
+    assert [table["table"] for table in json.loads((tmp_path / "paper.json").read_text())["tables"]] == ["17"]
 
 
 # What a table shows
@@ -168,7 +221,22 @@ def test_a_row_has_the_papers_line_and_the_difference_only_where_there_is_someth
     ],
 )
 def test_differences_by_kind(kind, ours, paper, shown):
-    assert difference(Figure(ours, paper), kind) == shown
+    assert difference(Figure(ours, paper), kind, 2) == shown
+
+
+def test_figures_agree_in_the_decimals_that_the_paper_gives_them():
+    columns = (Column("f", "share"), Column("bound", "ratio"), Column("mean", "mean"))
+    rows = [
+        Row(("one",), (Figure(0.7413, 0.741), Figure(3.41, 3.45), Figure(22.34, 22.3))),
+        Row(("two",), (Figure(0.978, 0.978), Figure(5.05, 5.00), Figure(19.2, 19))),
+    ]
+    table = Table("2", "made", ("corpus",), columns, rows, "Counted.", {})
+    assert paper_decimals(table) == [1, 2, 1]
+    _, lines = lines_of(table)
+    assert lines[1] == ["", "paper", "74.1%", "3.45x", "22.3"]
+    assert lines[2] == ["", "difference", "=", "-1.2%", "="]
+    assert lines[4] == ["", "paper", "97.8%", "5.00x", "19.0"]
+    assert lines[5] == ["", "difference", "=", "+1.0%", "+1.1%"]
 
 
 @given(st.sampled_from(["count", "mean", "share", "accuracy", "ratio", "ms"]), st.integers(0, 10**6))

@@ -177,7 +177,13 @@ def cut_back(folder: Path, step: int) -> None:
 
 def test_evaluations_patience_and_the_best_checkpoint_outlast_a_kill(tmp_path, line):
     settings = ["data.heldout=0.3", "save=steps", "save_steps=2", "evaluation.every=2", "evaluation.cases=2"]
-    settings += ["evaluation.max_tokens=12", "evaluation.patience=2", "max_steps=40", "keep_checkpoints=9"]
+    settings += [
+        "evaluation.max_tokens=12",
+        "evaluation.patience=2",
+        "max_steps=40",
+        "keep_checkpoints=9",
+        "micro_batch=4",
+    ]
     whole, log = tmp_path / "whole", tmp_path / "log"
     run(line("whole", *settings), log)
     expected = weight_bytes(whole), log_of(whole)
@@ -185,9 +191,11 @@ def test_evaluations_patience_and_the_best_checkpoint_outlast_a_kill(tmp_path, l
     assert steps == [0, 2, 4, 6]  # nothing is matched: the first evaluation is the best, and two more are no better
     assert weight_bytes(whole) == (whole / "checkpoint-2" / "model.safetensors").read_bytes()
     for step in (2, 4, 6):
+        shutil.copytree(whole, tmp_path / f"from-{step}")
+        cut_back(tmp_path / f"from-{step}", step)
+    shutil.rmtree(whole)  # whose checkpoints the moved folders must not look for
+    for step in (2, 4, 6):
         resumed = tmp_path / f"from-{step}"
-        shutil.copytree(whole, resumed)
-        cut_back(resumed, step)
         run(line(resumed.name, *settings), log)
         assert json.loads((resumed / "summary.json").read_text())["resumed_from"] == f"checkpoint-{step}"
         assert (weight_bytes(resumed), log_of(resumed)) == expected, step
@@ -196,6 +204,7 @@ def test_evaluations_patience_and_the_best_checkpoint_outlast_a_kill(tmp_path, l
 def test_a_run_over_epochs_is_not_trained_on_after_its_last_checkpoint(tmp_path, line):
     log = tmp_path / "log"
     for name, length in (("steps", ["max_steps=4", "save=steps", "save_steps=4"]), ("epochs", ["epochs=1.5"])):
+        length = [*length, "micro_batch=4"]  # what trains one micro-batch too many trains a step too many
         run(line(name, *length), log)
         expected = weight_bytes(tmp_path / name), log_of(tmp_path / name)
         cut_back(tmp_path / name, 99)
@@ -279,6 +288,27 @@ def test_resume_none_starts_anew_and_says_what_it_removes(tmp_path, line):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["resumed_from"] is None
     assert weight_bytes(tmp_path / "run") == expected
     assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_a_half_written_checkpoint_is_removed_whatever_its_step(tmp_path, line):
+    """Left there, it would count as newer than the whole ones and push them out."""
+    log, folder, settings = tmp_path / "log", tmp_path / "run", ["max_steps=4", "save=steps", "save_steps=2"]
+    run(line("run", *settings), log)
+    expected = weight_bytes(folder)
+    cut_back(folder, 4)
+    (folder / "checkpoint-9").mkdir()
+    assert f"removing {folder / 'checkpoint-9'}: half-written" in run(line("run", *settings), log)
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-4"]
+    assert weight_bytes(folder) == expected
+
+
+def test_a_checkpoint_is_not_whole_from_the_moment_its_removal_starts(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / COMPLETED).touch()
+    monkeypatch.setattr("shutil.rmtree", lambda _: pytest.fail("killed"))
+    with pytest.raises(pytest.fail.Exception, match="killed"):
+        RunFolder(tmp_path, main_process=True).open_checkpoint(resume=False)
+    assert newest_checkpoint(tmp_path) is None
 
 
 def test_a_line_of_the_log_that_was_being_written_is_written_anew(tmp_path):

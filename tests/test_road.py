@@ -62,7 +62,8 @@ def test_oracles_then_training_then_held_out_report(tmp_path, model_folder):
     )
     assert trained.returncode == 0, trained.stderr
     assert "step    3/3" in trained.stdout
-    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3]  # held-out loss before the first step
 
     score = ["eval/heldout.py", "--ckpt", str(run), "baseline=[fsm,prompt,full]", "max_tokens=24", "limit=2"]
     scored = python(*score)

@@ -96,7 +96,6 @@ _PAPER_FINDINGS = [
     "The paper says that copy-as-decode is the only format with the lowest or tied tokens and a perfect round trip on "
     "every corpus. By its own table search/replace takes fewer tokens on ProbeEdit (1,389 against 1,405) and on "
     "HEvalFix-Py (1,254 against 1,323).",
-    "ProbeEdit was never published: ours is a generator with its counts of documents and edit kinds.",
 ]
 
 

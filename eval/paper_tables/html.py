@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html import escape
 from typing import Any
 
 from decoding.html_page import contents_entry, figures, items, of_class, page, prose, terms, wide
-from eval.paper_tables.table import Plot, Row, Table, difference, lines_of
+from eval.paper_tables.table import Plot, Table, difference, lines_by_row, lines_of, paper_decimals
 
 _TITLE = "The tables of Copy-as-Decode, measured again"
 _COMPARED = (
@@ -73,8 +72,7 @@ def _table(table: Table) -> str:
         f'<th scope="col"{of_class(kind)}>{escape(name)}</th>' for name, kind in zip(header, of_columns, strict=True)
     )
     bodies = []
-    for row in table.rows:
-        lines = _lines(table, row)
+    for row, lines in zip(table.rows, lines_by_row(table), strict=True):
         start = "".join(
             f'<th scope="rowgroup"{of_class(_text(label))} rowspan="{len(lines)}">{escape(label)}</th>'
             for label in row.labels
@@ -88,14 +86,6 @@ def _table(table: Table) -> str:
         bodies.append(f"<tbody>\n{body}</tbody>\n")
     shown = f"<table{of_class('compared' * compared)}>\n<thead><tr>{head}</tr></thead>\n{''.join(bodies)}</table>"
     return wide(table.heading, shown)
-
-
-def _lines(table: Table, row: Row) -> list[tuple[str, list[str]]]:
-    """The lines of one row: whose they are (ours, the paper's, the difference) and the cells of the columns."""
-    _, lines = lines_of(replace(table, rows=[row]))
-    first = len(table.labels)
-    compared = len(lines[0]) > first + len(table.columns)
-    return [(line[first], line[first + 1 :]) if compared else ("ours", line[first:]) for line in lines]
 
 
 def _cell(cell: str, kind: str) -> str:
@@ -112,7 +102,11 @@ def _text(cell: str) -> str:
 
 def _agreement(table: Table) -> str:
     """How many of the paper's figures ours read like."""
-    found = [difference(f, c.kind) for row in table.rows for f, c in zip(row.figures, table.columns, strict=True)]
+    found = [
+        difference(figure, column.kind, decimals)
+        for row in table.rows
+        for figure, column, decimals in zip(row.figures, table.columns, paper_decimals(table), strict=True)
+    ]
     found = [text for text in found if text]
     return f"{found.count('=')} of {len(found)} figures as in the paper" if found else "nothing to compare"
 

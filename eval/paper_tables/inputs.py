@@ -68,6 +68,8 @@ class PaperConfig:
     out: str = "results/paper"  # where to write
 
     def __post_init__(self) -> None:
+        if not self.out:
+            raise ValueError("out=: name a folder")
         for key in ("trials", "fuzz", "cases", "ar_cases", "kernel_trials"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
@@ -84,17 +86,24 @@ class PaperConfig:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The oracles of one corpus; ``title`` is its name in the paper, ``refused`` counts what was left out."""
+    """The oracles of one corpus; ``title`` is its name in the paper, ``faults`` are the rows that were refused."""
 
     name: str
     title: str
     rows: list[OracleRow]
-    refused: dict[str, int] = field(default_factory=dict)
+    faults: list[dict] = field(default_factory=list)
+    over_limit: int = 0
 
     @cached_property
     def fingerprint(self) -> str:
         """Return what identifies the rows."""
         return fingerprint(self.rows)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Return what was left out, by reason."""
+        counts = Counter(fault["reason"] for fault in self.faults)
+        return dict(counts) | ({"over limit": self.over_limit} if self.over_limit else {})
 
     @property
     def held_out(self) -> Corpus:
@@ -116,7 +125,7 @@ class Inputs:
 
     def __init__(self, config: PaperConfig) -> None:
         self.config = config
-        self._tokens: dict[str, TokenCounts] = {}
+        self._tokens: dict[tuple[str, str], list] = {}
         self._decoded: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
     @cached_property
@@ -125,14 +134,16 @@ class Inputs:
         prepared = prepare_corpora(self.config.oracles(), track)
         for name, corpus in prepared.items():
             if not corpus.rows:
-                raise UserError(f"{name} has no edit that can be used: {len(corpus.faults)} were refused")
+                counts = Counter(fault["reason"] for fault in corpus.faults)
+                reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+                raise UserError(f"{name} has no edit that can be used: {reasons or 'it is empty'}")
         return [
             Corpus(
                 name,
                 _TITLES.get(name, name),
                 corpus.rows,
-                dict(Counter(fault["reason"] for fault in corpus.faults))
-                | ({"over limit": corpus.over_limit} if corpus.over_limit else {}),
+                corpus.faults,
+                corpus.over_limit,
             )
             for name, corpus in prepared.items()
         ]
@@ -214,13 +225,27 @@ class Inputs:
         """The tokenizer that counts."""
         from decoding.loading import load_text_tokenizer
 
-        return load_text_tokenizer(self.config.tokenizer)
+        try:
+            return load_text_tokenizer(self.config.tokenizer)
+        except UserError as error:
+            raise UserError(f"{error}; tokenizer=FOLDER names another") from None
 
     def tokens(self, corpus: Corpus) -> TokenCounts:
-        """Return the token counts of a corpus, kept for the next table."""
-        if corpus.fingerprint not in self._tokens:
-            self._tokens[corpus.fingerprint] = count_tokens(corpus.rows, self.text)
-        return self._tokens[corpus.fingerprint]
+        """Return the token counts of a corpus; what was counted is kept, row by row.
+
+        Raises:
+            Missing: the corpus has no edit, or no token.
+        """
+        rows = [row for row in corpus.rows if (row.corpus, row.id) not in self._tokens]
+        counted = count_tokens(rows, self.text)
+        for row, *counts in zip(rows, counted.gold, counted.spans, counted.gens, strict=True):
+            self._tokens[row.corpus, row.id] = counts
+        if not corpus.rows:
+            raise Missing(f"{corpus.title} has no edit in the part that it is about")
+        found = TokenCounts(*map(list, zip(*(self._tokens[row.corpus, row.id] for row in corpus.rows), strict=True)))
+        if not found.total:
+            raise Missing(f"the edited documents of {corpus.title} have no token")
+        return found
 
     @cached_property
     def model(self) -> PreTrainedModel:

@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,15 +102,15 @@ def measure_kernel(
     ours = make_forward(model, 1, backend)
     theirs = EagerForward(model)
     stepwise, whole = ([], []), ([], [])
-    for trial in track(range(trials + 1), "kernel"):
-        with eager_attention(model):
-            _prefill(theirs, ids, prefix)
-            found = _trial(theirs, ids, prefix, lengths)
-        _prefill(ours, ids, prefix)
-        for side, result in enumerate((found, _trial(ours, ids, prefix, lengths))):
-            if trial:  # the first one warms up
-                stepwise[side].append(result[0])
-                whole[side].append(result[1])
+    for half in track(range(2 * (trials + 1)), "kernel"):
+        trial, side = divmod(half, 2)
+        forward = (theirs, ours)[side]
+        with nullcontext() if side else eager_attention(model):
+            _prefill(forward, ids, prefix)
+            steps, at_once = _trial(forward, ids, prefix, lengths)
+        if trial:  # the first one warms up
+            stepwise[side].append(steps)
+            whole[side].append(at_once)
     sides = [
         Times(
             tuple(1000 * statistics.median(at) for at in zip(*stepwise[side], strict=True)),
@@ -186,7 +186,8 @@ def table_11(inputs: Inputs) -> Table:
         figures = []
         for side, theirs in ((times.paper, paper), (times.ours, (None,) * 3)):
             one, whole, spread = side.one_by_one[index], side.at_once[index], side.spread[index]
-            figures += [Figure(one, theirs[0]), Figure(whole, theirs[1]), Figure(one / whole, theirs[2], spread)]
+            interval = spread if times.trials > 1 else None
+            figures += [Figure(one, theirs[0]), Figure(whole, theirs[1]), Figure(one / whole, theirs[2], interval)]
         rows.append(Row((str(n),), tuple(figures)))
     lengths = [float(n) for n in times.lengths]
     series = [

@@ -216,7 +216,6 @@ def table_8(inputs: Inputs) -> Table:
             "4.27 % against 2.1, 16.2 and 3.2 %. Their other columns agree.",
             "The paper says that eps=1 already loses 75-99 % of EM; by its own table that is 75 to 91 %, and 99 % is "
             "eps=5.",
-            "ProbeEdit was never published: ours is a generator with its counts of documents and edit kinds.",
         ],
         plots=[_plot(sweep, inputs)],
     )

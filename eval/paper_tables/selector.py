@@ -214,7 +214,8 @@ def _compared(
         columns=columns,
         rows=rows,
         method="Held-out results of the runs named, those that differ in the seed alone pooled; Wilson 95 % intervals "
-        "over attempts. The paper's figures stand beside a row of the same model, training data and strategy.",
+        "over attempts, which take several seeds on one case for independent (eval/report.py has intervals over "
+        "cases). The paper's figures stand beside a row of the same model, training data and strategy.",
         sources={"runs": ", ".join(inputs.config.runs), "held-out cases": pooled[0]["rows"][:16] if pooled else "none"},
         findings=findings,
     )

@@ -5,8 +5,8 @@ The paper is Copy-as-Decode, arXiv 2604.18170 v1, withdrawn by its author: its n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 from decoding.console import markdown_table
@@ -82,41 +82,75 @@ class Table:
 
 
 def lines_of(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the lines that a person reads: ours, and where the paper has figures, its and differences.
+    """Return the header and the lines that a person reads: labels, whose figures they are, and the figures.
+
+    Where no row has a figure of the paper, whose they are is left out.
+    """
+    of_rows = lines_by_row(table)
+    compared = any(whose != "ours" for lines in of_rows for whose, _ in lines)
+    header = [*table.labels, *([""] if compared else []), *(column.name for column in table.columns)]
+    out = []
+    for row, lines in zip(table.rows, of_rows, strict=True):
+        for index, (whose, cells) in enumerate(lines):
+            labels = row.labels if index == 0 else [""] * len(row.labels)
+            out.append([*labels, *([whose] if compared else []), *cells])
+    return header, out
+
+
+def lines_by_row(table: Table) -> list[list[tuple[str, list[str]]]]:
+    """Return the lines of each row: ours, and where the paper has figures, the paper's and the difference.
 
     Differences are absolute for counts and accuracies, percentage points for shares, otherwise relative to the paper.
     """
-    compared = any(figure.paper is not None for row in table.rows for figure in row.figures)
-    header = [*table.labels, *([""] if compared else []), *(column.name for column in table.columns)]
-    lines = []
+    decimals = paper_decimals(table)
+    out = []
     for row in table.rows:
-        pairs = list(zip(row.figures, table.columns, strict=True))
-        of_row = [("ours", [_ours(figure, column.kind) for figure, column in pairs])]
+        known = list(zip(row.figures, [column.kind for column in table.columns], decimals, strict=True))
+        lines = []
+        if any(figure.ours is not None for figure in row.figures) or all(f.paper is None for f in row.figures):
+            lines.append(("ours", [_ours(figure, kind) for figure, kind, _ in known]))
         if any(figure.paper is not None for figure in row.figures):
-            of_row.append(("paper", ["" if f.paper is None else show(f.paper, c.kind) for f, c in pairs]))
-            of_row.append(("difference", [difference(figure, column.kind) for figure, column in pairs]))
-            if all(figure.ours is None for figure in row.figures):
-                of_row = of_row[1:2]
-        for index, (whose, cells) in enumerate(of_row):
-            labels = row.labels if index == 0 else [""] * len(row.labels)
-            lines.append([*labels, *([whose] if compared else []), *cells])
-    return header, lines
+            lines.append(("paper", ["" if f.paper is None else show(f.paper, kind, d) for f, kind, d in known]))
+            if len(lines) > 1:
+                lines.append(("difference", [difference(*figure) for figure in known]))
+        out.append(lines)
+    return out
 
 
-def show(value: float | str, kind: Kind) -> str:
-    """Return a figure as text."""
-    return value if isinstance(value, str) else _SHOWN[kind](value)
+def show(value: float | str, kind: Kind, decimals: int | None = None) -> str:
+    """Return a figure as text, with at most so many decimals."""
+    if isinstance(value, str):
+        return value
+    if kind not in _FORMATS:
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    most, unit, scale = _FORMATS[kind]
+    return f"{scale * value:,.{most if decimals is None else min(decimals, most)}f}{unit}"
 
 
-def difference(figure: Figure, kind: Kind) -> str:
-    """Return ours against the paper's; "=" where the two are shown alike, empty where there is nothing to compare."""
+def paper_decimals(table: Table) -> list[int]:
+    """Return, for each column, with how many decimals the paper gives its figures there: the most that one has."""
+    out = []
+    for index, column in enumerate(table.columns):
+        papers = [row.figures[index].paper for row in table.rows]
+        scale = 2 if column.kind == "share" else 0
+        written = [
+            -Decimal(repr(paper)).as_tuple().exponent - scale
+            for paper in papers
+            if isinstance(paper, (int, float))
+        ]
+        out.append(max([0, *written]))
+    return out
+
+
+def difference(figure: Figure, kind: Kind, decimals: int) -> str:
+    """Return ours against the paper's: "=" where they agree in its decimals, empty where there is none to compare."""
     ours, paper = figure.ours, figure.paper
     if ours is None or paper is None:
         return ""
-    if show(ours, kind) == show(paper, kind):
-        return "="
     if isinstance(ours, str) or isinstance(paper, str):
-        return "differs"
+        return "=" if ours == paper else "differs"
+    if show(ours, kind, decimals) == show(paper, kind, decimals):
+        return "="
     if kind in ("count", "accuracy"):
         return f"{ours - paper:+,}" if kind == "count" else f"{ours - paper:+.2f}"
     if kind == "share":
@@ -155,14 +189,13 @@ def as_json(table: Table) -> dict[str, Any]:
     }
 
 
-_SHOWN: dict[Kind, Callable[[float], str]] = {
-    "count": lambda value: f"{value:,}",
-    "mean": lambda value: f"{value:,.1f}",
-    "share": lambda value: f"{value:.2%}",
-    "accuracy": lambda value: f"{value:.2f}",
-    "ratio": lambda value: f"{value:.2f}x",
-    "ms": lambda value: f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}",
-    "text": str,
+# The most decimals, what stands behind the number, and what it is multiplied by.
+_FORMATS: dict[Kind, tuple[int, str, int]] = {
+    "count": (0, "", 1),
+    "mean": (1, "", 1),
+    "share": (2, "%", 100),
+    "accuracy": (2, "", 1),
+    "ratio": (2, "x", 1),
 }
 
 
