@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from decoding.tokens import TextTokenizer
 
 FORMAT_VERSION = 1
-_EDITS_PER_JOB = 200
+_EDITS_PER_JOB, _BYTES_PER_JOB = 200, 1 << 20  # whichever is reached first
 _EDITS_FOR_WORKERS = 4000  # fewer are made sooner than processes start
-_JOBS_AHEAD = 16  # bounds memory
+_JOBS_AHEAD = 4  # for each process; bounds memory
 _SEARCHES = ("duplicates", "leaks")  # of hygiene; what they find is kept until the folder is whole
 Split = Literal["train", "heldout"]
 _OPTIONAL = {"git", "bugs", "formatter", "hub"}  # corpora whose settings count where they are prepared
@@ -282,10 +282,10 @@ def _make_corpus(name: str, spool: Spool, chosen: Chosen, config: OracleConfig, 
         separator = b", "
     opened = {part: _opened_at(path, state["sizes"].get(part, 0)) for part, path in files.items()}
     done = state["edits"]
-    jobs = _jobs(spool.lines(places[done:]), splits[done:])
-    total = -(-(len(places) - done) // _EDITS_PER_JOB)
-    with _Workers(config, len(places) - done) as workers:
-        for made in progress(_Sized(workers.map(jobs), total), f"{name}: oracles"):
+    left = len(places) - done
+    edits = progress(_Sized(spool.lines(places[done:]), left), f"{name}: oracles")
+    with _Workers(config, left) as workers:
+        for made in workers.map(_jobs(edits, splits[done:])):
             for part, lines in made.lines.items():
                 opened[part].write(lines)
             for row in made.canonical:
@@ -361,6 +361,7 @@ class _Workers:
         # A started process imports all this anew; a forked one could hold a lock of a thread that it does not have.
         several = count > 1 and (edits >= _EDITS_FOR_WORKERS or config.workers is not None)
         self._pool = multiprocessing.get_context("spawn").Pool(count) if several else None
+        self._ahead = _JOBS_AHEAD * count
 
     def __enter__(self) -> _Workers:
         return self
@@ -378,7 +379,7 @@ class _Workers:
         waiting: deque = deque()
         for job in jobs:
             waiting.append(self._pool.apply_async(self._make, (job,)))
-            if len(waiting) >= _JOBS_AHEAD:
+            if len(waiting) >= self._ahead:
                 yield waiting.popleft().get()
         while waiting:
             yield waiting.popleft().get()
@@ -398,10 +399,17 @@ class _Sized:
 
 
 def _jobs(lines: Iterable[bytes], splits: list[Split]) -> Iterator[tuple[list[bytes], list[Split]]]:
-    iterator = iter(lines)
-    for at in range(0, len(splits), _EDITS_PER_JOB):
-        some = splits[at : at + _EDITS_PER_JOB]
-        yield list(itertools.islice(iterator, len(some))), some
+    job: tuple[list[bytes], list[Split]] = ([], [])
+    size = 0
+    for line, split in zip(lines, splits, strict=True):
+        job[0].append(line)
+        job[1].append(split)
+        size += len(line)
+        if len(job[0]) == _EDITS_PER_JOB or size >= _BYTES_PER_JOB:
+            yield job
+            job, size = ([], []), 0
+    if job[0]:
+        yield job
 
 
 def _opened_at(path: Path, size: int) -> IO[bytes]:

@@ -83,4 +83,7 @@ def _pair(short: str, row: dict, tests_in_prompt: bool) -> EditPair:
 def _from_hub(language: str) -> Iterable[dict]:
     from datasets import load_dataset
 
-    return load_dataset("json", data_files=HUB_FILE.format(language=language), split="train")
+    try:
+        return load_dataset("json", data_files=HUB_FILE.format(language=language), split="train")
+    except Exception as error:  # the errors of the hub's client have no base of their own
+        raise OSError(f"the hub: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error

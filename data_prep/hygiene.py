@@ -41,7 +41,7 @@ _WEIGHTS = (0.05, 0.95)
 _HIGHEST = 0.95  # above, datasketch finds no bands
 _ROWS_A_BATCH = 500
 _ROWS_A_WORKER = 2000  # fewer are hashed sooner than a process starts
-_SETS_KEPT = 4096  # of shingles, of rows that were compared last
+_SETS_KEPT = 1024  # of shingles, of rows that were compared last
 _WORD = re.compile(r"\w+|[^\w\s]")
 _WORD_WITH_BLANKS = re.compile(r"\s*(?:\w+|[^\w\s])|\s+\Z")  # indentation is content of an edit
 

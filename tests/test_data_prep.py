@@ -243,10 +243,12 @@ def test_a_killed_build_goes_on_to_the_same_folder(tmp_path, many_edits, seed):
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_the_number_of_workers_changes_no_byte(tmp_path, many_edits):
+def test_the_number_of_workers_and_the_size_of_their_jobs_change_no_byte(tmp_path, many_edits, monkeypatch):
     for workers in (1, 4):
         build_oracles(settings_of(many_edits, tmp_path / str(workers), workers=workers, hygiene=CLEAN))
-    assert contents(tmp_path / "1") == contents(tmp_path / "4")
+    monkeypatch.setattr(build, "_BYTES_PER_JOB", 1)  # a job for each edit
+    build_oracles(settings_of(many_edits, tmp_path / "small", workers=1, hygiene=CLEAN))
+    assert contents(tmp_path / "1") == contents(tmp_path / "4") == contents(tmp_path / "small")
 
 
 @pytest.mark.parametrize("hygiene", [HygieneConfig(), CLEAN], ids=["as it is", "clean"])
@@ -281,6 +283,22 @@ def test_a_clean_build_refuses_duplicates_before_the_limit_and_leaks_after_the_s
         if fault["reason"] == "leak":
             assert fault["kinds"] == ["same_path"] and paths[fault["id"]] == paths[fault["held_out"]]
             assert (fault["file"], f":{fault['row']}") == (str(many_edits), fault["id"][fault["id"].rindex(":") :])
+
+
+def test_a_person_reads_what_was_refused_and_made(tmp_path):
+    text = "".join(f"line {i} of it\n" for i in range(30))
+    rows = [
+        edit(None, text, text.replace("9 of", "9 or")),
+        edit("x", text + "end", text.replace("9 of", "9 or") + "end"),
+    ]
+    source = write_jsonl(tmp_path / "edits.jsonl", rows)
+    words = ["synthesize_instructions=true", "hygiene.near_duplicates=true", "hygiene.drop_leaks=[same_gold]"]
+    done = command("corpora=[jsonl]", f"jsonl=[{source}]", f"out={tmp_path / 'out'}", *words)
+    assert done.returncode == 0, done.stderr
+    assert "jsonl: 1 instructions made from the edit, 0 of them leave open what to write\n" in done.stdout
+    assert (
+        f"jsonl: refused 1 near_duplicate\nevery refused row is in {tmp_path / 'out'}/rejected.jsonl\n" in done.stdout
+    )
 
 
 def test_duplicates_and_leaks_are_found_across_corpora(tmp_path):
