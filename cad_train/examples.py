@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -163,24 +164,31 @@ def encode_rows(
         }
     )
     workers = max(1, min(len(os.sched_getaffinity(0)), len(rows) // _ROWS_PER_WORKER))
-    encoded = Dataset.from_dict({"number": range(len(rows))}).map(
-        encode,
-        input_columns="number",
-        remove_columns="number",
-        features=features,
-        num_proc=workers if workers > 1 else None,
-        load_from_cache_file=False,  # our key knows the content; theirs would hash every row with the function
-        keep_in_memory=workers == 1,
-    )
+    if rows:
+        encoded = Dataset.from_dict({"number": range(len(rows))}).map(
+            encode,
+            input_columns="number",
+            remove_columns="number",
+            features=features,
+            num_proc=workers if workers > 1 else None,
+            load_from_cache_file=False,  # our key knows the content; theirs would hash every row with the function
+            keep_in_memory=workers == 1,
+        )
+    else:  # which map would leave without columns
+        encoded = Dataset.from_dict({name: [] for name in features}, features=features)
     reasons = encoded["refused"][:]
     refused = [(row.id, reason) for row, reason in zip(rows, reasons, strict=True) if reason]
     kept = encoded.select([number for number, reason in enumerate(reasons) if not reason])
     dataset = kept.select_columns(["input_ids", "regions"])
     longest = max(encoded["length"][:], default=0)
-    if folder:
-        dataset.save_to_disk(str(folder / "dataset"))
-        # Written last: what has it is whole.
-        write_text(folder / "examples.json", json.dumps({"longest": longest, "refused": refused}) + "\n")
+    if folder and len(dataset):
+        part = folder.with_name(f".{folder.name}.{os.getpid()}")
+        dataset.save_to_disk(str(part / "dataset"))
+        write_text(part / "examples.json", json.dumps({"longest": longest, "refused": refused}) + "\n")
+        try:
+            part.rename(folder)
+        except OSError:  # another run was sooner, with the same content
+            shutil.rmtree(part)
         dataset = load_from_disk(str(folder / "dataset"))
     return Examples(dataset, longest, refused)
 
@@ -204,7 +212,7 @@ def check_refused(examples: Examples, allowed: list[str], max_length: int) -> No
                 f"Leave them out with allow_drop=[{reason}]" + (", or raise max_length" if reason == "overlong" else "")
             )
     if not len(examples):
-        raise UserError("no training examples are left")
+        raise UserError("no training examples are left: lower data.heldout, or add edits of other groups")
 
 
 def check_supervised(examples: Examples, rows: list[OracleRow], encoder: ProgramEncoder) -> None:
@@ -217,9 +225,7 @@ def check_supervised(examples: Examples, rows: list[OracleRow], encoder: Program
     account = examples.report()
     for count, what in ((account["fully_masked"], "no supervised token"), (account["missing_end"], "no end token")):
         if count:
-            raise UserError(
-                f"{count} of {len(examples)} examples have {what}: remove the cached encoding and try again"
-            )
+            raise UserError(f"{count} of {len(examples)} examples have {what}: remove DATA.OUT/encoded and try again")
     refused = {row_id for row_id, _ in examples.refused}
     programs = (row.program for row in rows if row.id not in refused)
     for number, program in zip(range(min(_CHECKED, len(examples))), programs, strict=False):
@@ -228,7 +234,7 @@ def check_supervised(examples: Examples, rows: list[OracleRow], encoder: Program
         supervised = [token for token, region in pairs if region != UNSUPERVISED]
         if encoder.text.decode(supervised[:-1]).decode() != program:
             raise UserError(
-                f"example {number + 1} would be trained on another text than its program: remove the cached encoding"
+                f"example {number + 1} would be trained on another text than its program: remove DATA.OUT/encoded"
             )
 
 

@@ -137,6 +137,8 @@ def open_run(
                 different.append(message)
         if different:
             raise UserError(f"{run.path} holds another run ({'; '.join(different)}): choose another out= or remove it")
+        if (run.path / "summary.json").exists():  # it is finished, and stays as it is
+            return run
     if main_process:
         for part in run.path.glob(".*.part"):  # a process died while it wrote them
             part.unlink()

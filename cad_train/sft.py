@@ -56,6 +56,8 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
         )
     check_refused(examples, config.allow_drop, config.max_length)
     check_supervised(examples, rows, encoder)
+    if held_out.refused:
+        say(f"held-out loss leaves out {len(held_out.refused)} of {len(held_out_rows)} examples: too long, or not text")
 
     # 2. Run folder: new, or the same run again.
     data = {
@@ -85,7 +87,7 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
         trainer.args.eval_on_start = False
     started = time.perf_counter()
     result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if stop.received:
+    if stop.stopped:
         say(
             f"stopped by SIGTERM after step {trainer.state.global_step}, which is saved: the same command goes on from "
             "it"

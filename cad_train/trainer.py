@@ -90,7 +90,7 @@ class SelectorTrainer(SFTTrainer):
             num_items_in_batch = self._weight(regions)
         else:
             loss = loss * self.accelerator.num_processes  # gradients are averaged over processes, the weight is global
-        loss = loss / num_items_in_batch
+        loss = loss / num_items_in_batch.clamp(min=1e-9)  # a step whose tokens all weigh 0 has no loss
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -226,11 +226,11 @@ class StopOnSignal(TrainerCallback):
     A launcher of one process dies of the signal without passing it on; its death is then the signal here.
 
     Attributes:
-        received: whether the signal came, to any process.
+        stopped: whether training was stopped and saved; after the last step a signal changes nothing.
     """
 
     def __init__(self) -> None:
-        self.received = False
+        self.received = self.stopped = False
         self._before: Any = None
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -247,7 +247,7 @@ class StopOnSignal(TrainerCallback):
             torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
             self.received = bool(told.item())
         if self.received:
-            control.should_save = control.should_training_stop = True
+            self.stopped = control.should_save = control.should_training_stop = True
         return control
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -475,7 +475,8 @@ def _check_quantised(model) -> None:
     stored = sum(layer.weight.nbytes for layer in layers)
     if not layers or 2 * stored > weights + len(layers) or {layer.weight.quant_type for layer in layers} != {"nf4"}:
         raise UserError(f"adapter=qlora, but {len(layers)} layers hold {weights} weights in {stored} bytes, not as NF4")
-    print(f"{len(layers)} layers hold their weights in 4-bit NF4: {weights} in {stored} bytes", flush=True)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"{len(layers)} layers hold their weights in 4-bit NF4: {weights} in {stored} bytes", flush=True)
 
 
 def _clock(seconds: float) -> str:

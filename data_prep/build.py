@@ -7,6 +7,7 @@ OUT/manifest.json                                   settings, counts, statistics
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -16,6 +17,7 @@ import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -171,7 +173,7 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
     """Prepare every corpus of ``config`` under ``config.out`` and return the manifest.
 
     The edits of a corpus are first put on disk, in order; then their oracles are made, on every core, and written in
-    that order, whatever the number of workers. Memory holds the name of each edit's group, not the edits. A folder that
+    that order, whatever the number of workers. Memory holds a few numbers for each edit, not the edits. A folder that
     is there stays as it is until the new one is whole, and the same call goes on where an earlier one was stopped.
 
     Pairs that cannot be used are listed in rejected.jsonl with a reason and counted in the manifest.
@@ -187,10 +189,38 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
     elsewhere = _held_out_elsewhere(config)
     content = content_settings(config)
     work, made_out = out / ".building", not out.exists()
+    work.mkdir(parents=True, exist_ok=True)
+    with _alone(work):
+        return _build(config, content, elsewhere, work, made_out, progress)
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Hold the lock of a build; it goes with the process, and with the folder."""
+    with (work / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{work.parent} is being built by another process: wait for it, and try again") from None
+        yield
+
+
+def _build(
+    config: OracleConfig,
+    content: dict[str, Any],
+    elsewhere: Sequence[OracleRow],
+    work: Path,
+    made_out: bool,
+    progress: Progress,
+) -> dict[str, Any]:
+    out = work.parent
     settings = json.loads(json.dumps([asdict(replace(config, workers=None)), content]))
     if _read_json(work / "settings.json") != settings:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        for path in work.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
         write_text(work / "settings.json", json.dumps(settings) + "\n")
     spools = {name: Spool(work / name) for name in config.corpora}
     try:
@@ -199,7 +229,9 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
                 found: dict[str, dict] = {}
                 spool.fill(load_pairs(name, config, progress, found), found)
     except UserError:  # nothing was built, so nothing stays
-        shutil.rmtree(out if made_out else work)
+        shutil.rmtree(work)
+        if made_out and not any(out.iterdir()):
+            out.rmdir()
         raise
     manifest = _read_json(work / "manifest.json")
     if manifest is None:
@@ -264,7 +296,8 @@ def _publish(work: Path, out: Path, spools: dict[str, Spool]) -> None:
             made = spool.folder / f"{split}.jsonl"
             if made.exists():
                 made.replace(out / name / made.name)
-    (work / "manifest.json").replace(out / "manifest.json")
+    write_text(out / "manifest.json", (work / "manifest.json").read_text(encoding="utf-8"))
+    (work / "settings.json").unlink()  # what a kill leaves from here on is removed, not gone on with
     shutil.rmtree(work)
 
 
@@ -470,6 +503,8 @@ def content_settings(config: OracleConfig) -> dict[str, Any]:
         del settings["pyfix"]["source"]
     if "git" in settings:
         del settings["git"]["out"]
+    if "jsonl" in config.corpora:  # the same path may hold other edits
+        settings["jsonl_sha256"] = [_file_digest(Path(path).expanduser()) for path in config.jsonl]
     return settings
 
 
@@ -650,6 +685,13 @@ def _tags(pair: EditPair, program: Program) -> list[str]:
 
 def _edge_newlines(text: str) -> tuple[int, int]:
     return len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
+
+
+def _file_digest(path: Path) -> str | None:
+    if not path.is_file():
+        return None  # told when it is read
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(value: Any) -> str:

@@ -51,7 +51,8 @@ def load_pairs(
         raise UserError(str(error)) from None
     except OSError as error:
         hint = "; without the hub, point data_dir= at JSON Lines files" if name.startswith("hevalfix") else ""
-        raise UserError(f"{name}: cannot load ({type(error).__name__}: {str(error).splitlines()[0]}){hint}") from None
+        said = next(iter(str(error).splitlines()), "")
+        raise UserError(f"{name}: cannot load ({type(error).__name__}: {said}){hint}") from None
 
 
 def _load(name: str, config: OracleConfig, progress: Progress, found: dict[str, dict]) -> Iterator[EditPair | dict]:

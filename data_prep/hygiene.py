@@ -357,7 +357,7 @@ class _Signed:
             for batch in batches:
                 yield from zip(batch, _sign(_texts(batch), self.shingles, self.seed), strict=True)
             return
-        with multiprocessing.Pool(workers) as pool:
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
             waiting = deque()
             for batch in batches:
                 waiting.append((batch, pool.apply_async(_sign, (_texts(batch), self.shingles, self.seed))))

@@ -1,7 +1,9 @@
 """Compare two scored systems case by case: exact match and endpoints, with an exact paired test and intervals.
 
-    python eval/compare.py runs/sft_py-seed0 runs/sft_combined-seed0            # A and B: result folders, or their runs
+    python eval/compare.py runs/sft_combined-seed0 runs/sft_combined-seed1      # A and B: result folders, or their runs
     python eval/compare.py results/py results/combined                          # several seeds in each
+    python eval/heldout.py --ckpt runs/sft_combined-seed0 corpus=[hevalfix-py] out=results/combined
+    python eval/compare.py runs/sft_py-seed0 results/combined                   # once both are scored on the same cases
     python eval/compare.py RUN RUN systems=[untrained,checkpoint]               # two systems of one folder
     python eval/compare.py RUN RUN systems=[fsm,monotone] out=results/monotone  # also writes compare.json, compare.md
 

@@ -76,7 +76,7 @@ def main(config: Config) -> None:
     from eval.speed import (
         constraint_costs,
         exact_bound,
-        measure_kernel,
+        forward_costs,
         speedup,
         systems_of,
         time_batch,
@@ -100,7 +100,7 @@ def main(config: Config) -> None:
 
     out = Path(config.out)
     rows = _kept_rows(out, config)
-    kernel = measure_kernel(model)
+    kernel = forward_costs(model)
     curve = speedup(kernel)
     summary = {
         "command": shlex.join(["python", *sys.argv]),

@@ -1,7 +1,7 @@
 """Pool the held-out results of several runs in one report: intervals over cases, spread over seeds, failures.
 
     python eval/report.py runs/sft_py-seed0 runs/sft_py-seed1 runs/sft_py-seed2
-    python eval/report.py runs/sft_py-seed* runs/sft_combined-seed* out=results/pilot   # the paper's Tables 6 and 7
+    python eval/report.py runs/sft_py-seed* results/combined-seed* out=results/pilot   # the paper's Tables 6 and 7
 
 Each word is a result folder that eval/heldout.py wrote, or a run that has one (RUN stands for RUN/heldout). All must
 have been scored on the same cases.

@@ -182,7 +182,7 @@ def _run(decoder: Decoder, items: list[tuple[int, EditPair, list[int]]]) -> list
 # The paper's bound
 
 
-def measure_kernel(model: PreTrainedModel) -> CostCurve:
+def forward_costs(model: PreTrainedModel) -> CostCurve:
     """Return seconds of one forward over N new tokens after a prefix of 1024 (T_PP(N) of paper section 4.1)."""
     return measure_costs(PackedForward(model, 1), _KERNEL_WIDTHS, _KERNEL_PREFIX)
 

@@ -25,6 +25,8 @@ class HeldOutMatch(TrainerCallback):
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
+        self._rows: list[OracleRow] | None = None
+        self._encoder: ProgramEncoder | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Refuse weights that are spread over processes: no process has a model to decode with."""
@@ -38,9 +40,11 @@ class HeldOutMatch(TrainerCallback):
         """Decode, and add to ``metrics``, which also chooses the best checkpoint."""
         if not self.config.evaluation.every:
             return
-        rows = held_out_sample(self.config)[args.process_index :: args.world_size]
+        if self._rows is None:
+            self._rows = held_out_sample(self.config)[args.process_index :: args.world_size]
+            self._encoder = ProgramEncoder(processing_class)
         with torch.autocast(args.device.type, torch.bfloat16, enabled=args.bf16):
-            scores = score_rows(model, ProgramEncoder(processing_class), rows, self.config)
+            scores = score_rows(model, self._encoder, self._rows, self.config)
         totals = torch.tensor(scores, dtype=torch.float64, device=args.device)
         if args.world_size > 1:
             torch.distributed.all_reduce(totals)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
@@ -220,6 +222,56 @@ def test_a_build_that_stops_midway_leaves_the_earlier_folder_and_goes_on(tmp_pat
         assert {name: data for name, data in contents(out).items() if not name.startswith(".building")} == earlier
     assert build_oracles(settings_of(many_edits, out, hygiene=hygiene)) == expected
     assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_build_killed_while_it_is_published_ends_whole(tmp_path, many_edits, monkeypatch):
+    expected = build_oracles(settings_of(many_edits, tmp_path / "whole"))
+    out = tmp_path / "out"
+    for stop_at in range(1, 4):
+        calls = itertools.count(1)
+        for name in ("unlink", "replace"):  # the writes of the last steps
+            real = getattr(Path, name)
+
+            def failing(self, *args, real=real, calls=calls, stop_at=stop_at, **kwargs):
+                if ".building" in str(self) and next(calls) == stop_at:
+                    raise KeyboardInterrupt
+                return real(self, *args, **kwargs)
+
+            monkeypatch.setattr(Path, name, failing)
+        with contextlib.suppress(KeyboardInterrupt):
+            build_oracles(settings_of(many_edits, out))
+        monkeypatch.undo()
+    # As a kill during the last clean-up leaves it: all in its place, and the rest half removed.
+    assert build_oracles(settings_of(many_edits, out)) == expected
+    assert contents(out) == contents(tmp_path / "whole")
+    (out / ".building" / "jsonl").mkdir(parents=True)
+    (out / ".building" / "jsonl" / "made.json").write_text("{}")
+    assert build_oracles(settings_of(many_edits, out)) == expected
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_file_that_changed_is_read_again(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "edits.jsonl", [edit(before="a\n"), edit(before="b\n")])
+    config = OracleConfig(corpora=["jsonl"], jsonl=[source], out=str(tmp_path / "out"), heldout=0.0)
+    monkeypatch.setattr(build, "_make_corpora", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        build_oracles(config)
+    monkeypatch.undo()
+    before = content_settings(config)
+    write_jsonl(tmp_path / "edits.jsonl", [edit(before="c\n")])
+    assert content_settings(config) != before
+    build_oracles(config)
+    assert [row.before for row in built(tmp_path / "out", "jsonl")] == ["c\n"]
+
+
+def test_a_second_build_of_one_folder_is_refused(tmp_path):
+    (tmp_path / "out" / ".building").mkdir(parents=True)
+    config = OracleConfig(corpora=["probeedit"], probeedit=ProbeEditConfig(cases=5), out=str(tmp_path / "out"))
+    with (tmp_path / "out" / ".building" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="is being built by another process"):
+            build_oracles(config)
+    build_oracles(config)
 
 
 @pytest.mark.parametrize("seed", range(6))

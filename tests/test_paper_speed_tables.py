@@ -13,7 +13,7 @@ from small_models import qwen_tokenizer, save_model, tiny_model
 from eval.paper import make_table
 from eval.paper_tables.copy_ceiling import bounds
 from eval.paper_tables.fixed_costs import minimum_span, safe_span
-from eval.paper_tables.inputs import Inputs, Missing, PaperConfig, TokenCounts
+from eval.paper_tables.inputs import Inputs, Missing, PaperConfig, TokenCounts, paper_size
 from eval.paper_tables.kernel import _PAPER, _PAPER_S, LENGTHS, PAPER_CURVES, eager_attention, measure_kernel
 from eval.paper_tables.pointer import forward_passes
 from eval.paper_tables.speculation import projected_speedups, speedup_over_regeneration
@@ -68,6 +68,21 @@ def test_without_a_model_only_what_needs_none_is_made(inputs):
             make_table(number, bare)
     assert [column.name for column in make_table("2", bare).columns][-3:] == ["bnd_m8", "bnd_mean", "bnd_exact"]
     assert len(make_table("20", bare).columns) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "7B"),
+        ("qwen2.5-1.5b", "1.5B"),
+        ("HuggingFaceTB/SmolLM2-1.7B", None),
+        ("a/27B", None),
+        ("a/7billion", None),
+        (None, None),
+    ],
+)
+def test_the_papers_figures_stand_beside_models_of_its_sizes(model, size):
+    assert paper_size(model) == size
 
 
 def test_a_corpus_is_compared_with_the_paper_only_where_it_is_the_papers():

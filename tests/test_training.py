@@ -12,7 +12,7 @@ import torch
 from small_models import encoder_of, save_model, tiny_model
 
 from cad_train.batches import Collator
-from cad_train.config import EvaluationConfig, TrainConfig
+from cad_train.config import EvaluationConfig, LossConfig, RegionWeights, TrainConfig
 from cad_train.examples import UNSUPERVISED, check_refused, encode_row, encode_rows, show_example
 from cad_train.loss import IGNORED
 from cad_train.sft import train_selector
@@ -235,6 +235,33 @@ def test_a_launcher_that_contradicts_the_precision_is_refused(monkeypatch):
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         TrainConfig(**bad)
+
+
+def test_a_run_without_held_out_edits_trains_and_one_without_training_edits_says_so(config, tmp_path):
+    alone = replace(config, data=replace(config.data, heldout=0.0))
+    run = train_selector(alone, "sft_combined")
+    assert [row["step"] for row in metrics_of(run)] == [1, 2, 3, 4]
+    same = {"instruction": "Change it.", "before": "a\nb\n", "group": "one"}
+    rows = [same | {"after": f"a\n{n}\n"} for n in range(3)]
+    (tmp_path / "edits.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = OracleConfig(corpora=["jsonl"], jsonl=[str(tmp_path / "edits.jsonl")], out=str(tmp_path / "one-group"))
+    with pytest.raises(UserError, match="no training examples are left: lower data.heldout"):
+        train_selector(replace(config, data=data, out=str(tmp_path / "other")), "sft_combined")
+
+
+def test_a_finished_run_keeps_the_account_of_its_training(config, monkeypatch):
+    run = train_selector(config, "sft_combined")
+    before = {path.name: path.read_bytes() for path in run.glob("*.json")}
+    monkeypatch.setattr("sys.argv", ["another", "command"])
+    train_selector(config, "sft_combined")
+    assert {path.name: path.read_bytes() for path in run.glob("*.json")} == before
+
+
+def test_a_step_whose_tokens_weigh_nothing_has_no_loss(config):
+    weights = RegionWeights(structure=0, start_digits=0, end_digits=0, gen_text=1, end=0)
+    run = train_selector(replace(config, loss=LossConfig(weights), max_steps=4, batch_size=1), "sft_combined")
+    losses = [row["loss"] for row in metrics_of(run) if "loss" in row]
+    assert len(losses) == 4 and all(loss >= 0 for loss in losses)
 
 
 # Evaluating while training

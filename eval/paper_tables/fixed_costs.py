@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eval.paper_tables.inputs import Inputs, Missing
+from eval.paper_tables.inputs import Inputs, Missing, paper_size
 from eval.paper_tables.kernel import LENGTHS, PAPER_CURVES, PREFIX
 from eval.paper_tables.table import Column, Figure, Row, Table
 from eval.speedup import SpeedupCurve
@@ -95,7 +95,7 @@ def safe_span(curve: SpeedupCurve) -> int | None:
 def table_16(inputs: Inputs) -> Table:
     """Return the fixed costs as the paper measures them, beside its two models'."""
     costs = inputs.fixed_costs
-    size = _size(inputs)
+    size = paper_size(inputs.config.model)
     paper = _PAPER[size] + (_PAPER_STEP[size],) if size else (None,) * 4
     figures = (costs.mask, costs.sync, costs.forced, costs.step)
     return Table(
@@ -172,7 +172,3 @@ def table_17(inputs: Inputs) -> Table:
             "its tag.",
         ],
     )
-
-
-def _size(inputs: Inputs) -> str | None:
-    return next((size for size in _PAPER if size.lower() in (inputs.config.model or "").lower()), None)

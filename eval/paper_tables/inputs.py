@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from decoding.tokens import TextTokenizer
     from eval.paper_tables.fixed_costs import FixedCosts
     from eval.paper_tables.kernel import KernelTimes
+    from eval.speed import System
 
 _TITLES = {
     "probeedit": "ProbeEdit",
@@ -54,7 +56,7 @@ class PaperConfig:
     seed: int = 0  # of data, noise, fuzz and bootstrap
     trials: int = 5  # perturbations of each case (Tables 8 and 14)
     fuzz: int = 10_000  # strings of the escape's fuzz test (Appendix I)
-    model: str | None = None  # for the tables that run one (5, 11, 16, 17, 20, 24): hub name, folder, or GGUF file
+    model: str | None = None  # for Tables 5, 11, 16 and 24, and more figures in 2, 17, 19 and 20: as tokenizer
     random_weights: bool = False  # make the model from its configuration alone: time does not depend on weights
     cases: int = 20  # edits of each corpus that a model decodes
     ar_cases: int = 3  # of these, how many plain autoregression decodes; ratios to it are over these
@@ -167,7 +169,7 @@ class Inputs:
         """Return whether a corpus (or ``pooled``) is what the paper measured, so that its figures stand beside ours."""
         if name == "pooled":
             return {corpus.name for corpus in self.corpora} == _OF_PAPER and all(map(self.as_in_paper, _OF_PAPER))
-        return name in _OF_PAPER and self.config.limit is None
+        return name in _OF_PAPER and name in self.config.corpora and self.config.limit is None
 
     @cached_property
     def kernel(self) -> KernelTimes:
@@ -194,6 +196,16 @@ class Inputs:
 
         return measure_fixed_costs(self.model, self.encoder)
 
+    @cached_property
+    def _systems(self) -> list[System]:
+        from eval.speed import systems_of
+
+        try:
+            systems = systems_of(self.model, self.encoder, [], ["none"], self.config.backend)
+        except ValueError as error:
+            raise Missing(str(error)) from None
+        return [system for system in systems if system.kind in ("ar", "paper", "fused", "splice")]
+
     def decoded(self, corpus: Corpus) -> dict[str, list[dict[str, Any]]]:
         """Return rows of ``time_one_by_one`` by system, over the first held-out edits, forced to the gold; made once.
 
@@ -202,11 +214,10 @@ class Inputs:
         Raises:
             Missing: no model is named.
         """
-        from eval.speed import systems_of, time_one_by_one
+        from eval.speed import time_one_by_one
 
         if corpus.name not in self._decoded:
-            systems = systems_of(self.model, self.encoder, [], ["none"], self.config.backend)
-            systems = [system for system in systems if system.kind in ("ar", "paper", "fused", "splice")]
+            systems = self._systems
             pairs = [
                 EditPair(row.id, row.corpus, row.instruction, row.before, row.after, row.group, row.meta)
                 for row in corpus.held_out.rows[: self.config.cases]
@@ -284,6 +295,12 @@ class Inputs:
         )
         weights = ", random weights" if self.config.random_weights else ""
         return {"model": f"{self.config.model}{weights}, {str(model.dtype).removeprefix('torch.')}, {device}"}
+
+
+def paper_size(model: str | None) -> str | None:
+    """Return the size of Qwen2.5 that the paper measured and the model's name has, 1.5B or 7B, if any."""
+    found = re.search(r"(?<![\d.])(1\.5|7)b(?![a-z\d])", (model or "").lower())
+    return f"{found[1]}B" if found else None
 
 
 def pooled(corpora: list[Corpus]) -> Corpus:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decoding.console import track
+from eval.paper_tables.inputs import paper_size
 from eval.paper_tables.table import Column, Figure, Plot, Row, Series, Table
 from eval.speedup import SpeedupCurve
 
@@ -179,7 +180,7 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 def table_11(inputs: Inputs) -> Table:
     """Return the kernel times of the model at hand beside the paper's of the size that the model's name has."""
     times = inputs.kernel
-    size = "7B" if "7b" in inputs.config.model.lower() else "1.5B" if "1.5b" in inputs.config.model.lower() else None
+    size = paper_size(inputs.config.model)
     rows = []
     for index, n in enumerate(times.lengths):
         paper = (_PAPER[size][0][index], _PAPER[size][1][index], _PAPER_S[size][index]) if size else (None,) * 3

@@ -19,7 +19,7 @@ _PAPER = {  # Table 19: pointer, copy-as-decode, ratio of means, median ratio
 
 @dataclass(frozen=True)
 class Passes:
-    """Forward passes of one edit (paper Appendix L). ``model`` is the paper's: a splice of N tokens counts N / s(N)."""
+    """Forward passes of one edit (paper Appendix L). a splice of N tokens counts N / s(N)."""
 
     pointer: float
     program: float
@@ -76,7 +76,7 @@ def table_19(inputs: Inputs) -> Table:
         rows=rows,
         method="Mean forward passes of an edit under the oracle, by the paper's formulas with its s(N) of 7B; a ratio "
         "below 1 means that the pointer makes fewer."
-        + (f" Passes made are counted on {inputs.config.cases} held-out edits, after the prompt." if made else ""),
+        + (f" Passes made are counted on at most {inputs.config.cases} held-out edits." if made else ""),
         sources=inputs.sources | {"tokenizer": inputs.config.tokenizer} | (inputs.model_source if made else {}),
         findings=[
             "The formulas count a gen's tokens one by one and no digits, so both columns are models, not decoders: a "

@@ -52,7 +52,7 @@ def table_20(inputs: Inputs) -> Table:
     if made:
         method += (
             f" Realised: seconds after the prompt of regeneration over those of a decoder, both forced to the gold "
-            f"edit, over the first {inputs.config.ar_cases} held-out edits of a corpus; ours without and with drafts."
+            f"edit, over at most {inputs.config.ar_cases} held-out edits of a corpus; ours without and with drafts."
         )
     if not rows:
         raise Missing("no corpus has a held-out edit")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep.build import OracleRow
 from decoding.console import track
 from eval.metrics import wilson
-from eval.paper_tables.inputs import Corpus, Inputs, Missing
+from eval.paper_tables.inputs import Corpus, Inputs, Missing, paper_size
 from eval.paper_tables.table import Column, Figure, Plot, Row, Series, Table
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def table_24(inputs: Inputs) -> Table:
         for name, decode in ways.items():
             cases[name].append(scored(decode(EditRequest(row.instruction, row.before)), row))
     compared = corpus.name == "probeedit" and inputs.as_in_paper(corpus.name)
-    timed = compared and "7b" in config.model.lower()
+    timed = compared and paper_size(config.model) == "7B"
     rows = [_row(name, found, cases[FULL], compared, timed) for name, found in cases.items()]
     walls = [Series("ours", [(float(at), row.figures[1].ours) for at, row in enumerate(rows)])]
     return Table(

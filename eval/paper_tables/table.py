@@ -134,9 +134,7 @@ def paper_decimals(table: Table) -> list[int]:
         papers = [row.figures[index].paper for row in table.rows]
         scale = 2 if column.kind == "share" else 0
         written = [
-            -Decimal(repr(paper)).as_tuple().exponent - scale
-            for paper in papers
-            if isinstance(paper, (int, float))
+            -Decimal(repr(paper)).as_tuple().exponent - scale for paper in papers if isinstance(paper, (int, float))
         ]
         out.append(max([0, *written]))
     return out
