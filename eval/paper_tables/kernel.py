@@ -208,8 +208,9 @@ def table_11(inputs: Inputs) -> Table:
         ),
         rows=rows,
         method=f"Milliseconds after a prefix of {times.prefix} tokens, batch 1, median of {times.trials} trials after "
-        "a warm-up; brackets are the quartiles of s(N). Eager is transformers' own cache with eager attention, the "
-        "paper's setting; static is the forward this toolkit decodes with (CUDA graphs on a CUDA device). "
+        "a warm-up; brackets are the quartiles of s(N) by trial. Eager is transformers' own cache with eager "
+        "attention, the paper's setting; static is the forward this toolkit decodes with (CUDA graphs on a CUDA "
+        "device). "
         + (
             f"The paper's are of Qwen2.5-{size} on an A100."
             if size
