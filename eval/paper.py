@@ -104,11 +104,13 @@ def main(config: Config) -> None:
                     raise UserError(f"table {number}: {reason}") from None
                 left_out[number] = str(reason)
                 continue
+            _write(config, inputs, tables, left_out)
             print(markdown(tables[-1]), flush=True)
             print(f"table {number}: {time.monotonic() - started:.1f} s", file=sys.stderr)
     finally:
         if tables or left_out:
-            _write(config, inputs, tables, left_out)
+            notes = _write(config, inputs, tables, left_out, page=True)
+            print("\n".join([*notes, f"wrote {config.out}/paper.json, paper.md, paper.html"]))
 
 
 def _check_writable(out: Path) -> None:
@@ -120,7 +122,10 @@ def _check_writable(out: Path) -> None:
         raise UserError(f"out={out}: cannot write there ({error.strerror})") from None
 
 
-def _write(config: Config, inputs: Inputs, tables: list[Table], left_out: dict[str, str]) -> None:
+def _write(
+    config: Config, inputs: Inputs, tables: list[Table], left_out: dict[str, str], page: bool = False
+) -> list[str]:
+    """Write what there is, and return the notes; the page, with its plots, only at the end."""
     from cad_train.run_folder import environment
     from data_prep.rows import write_rows, write_text
     from eval.paper_tables.html import html
@@ -146,8 +151,9 @@ def _write(config: Config, inputs: Inputs, tables: list[Table], left_out: dict[s
     write_text(out / "paper.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     parts = ["# The tables of Copy-as-Decode, measured again", f"Command: `{record['command']}`", *notes]
     write_text(out / "paper.md", "\n\n".join([*parts, *map(markdown, tables)]))
-    write_text(out / "paper.html", html(tables, record, notes))
-    print("\n".join([*notes, f"wrote {out}/paper.json, paper.md, paper.html"]))
+    if page:
+        write_text(out / "paper.html", html(tables, record, notes))
+    return notes
 
 
 def make_table(number: str, inputs: Inputs) -> Table:
