@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 from small_models import save_model
-from training_runs import ROOT, await_text, finish, metrics, recipe_line, run, start, weight_bytes
+from training_runs import ROOT, await_text, finish, metrics, recipe_line, run, send, start, weight_bytes
 
 from cad_train.run_folder import RunFolder
 from decoding.loading import COMPLETED, checkpoint_step, newest_checkpoint
@@ -110,7 +111,7 @@ def test_whatever_write_a_run_dies_at_it_ends_with_the_same_weights(tmp_path, li
     whole, copies, log = tmp_path / "whole", tmp_path / "copies", tmp_path / "log"
     copies.mkdir()
     run(line("oracles-only", "max_steps=1", "save=no"), log)  # prepares the data
-    assert finish(start(line("whole", *EVERY_STEP), log, lambda: photograph(whole, copies))) == 0, log.read_text()
+    assert finish(start(line("whole", *EVERY_STEP), log, partial(photograph, whole, copies))) == 0, log.read_text()
     written = {path.relative_to(copy).parts[0] for copy in copies.iterdir() for path in copy.rglob("*")}
     assert {"run.json", "checkpoint-1", "checkpoint-2", ".final", "final", "metrics.jsonl"} <= written
     expected = weight_bytes(whole), log_of(whole)
@@ -158,7 +159,7 @@ def test_killed_again_and_again_a_run_ends_with_the_same_weights(adapter, tmp_pa
         process = start(line("killed", *settings), log)
         await_text(f"step {step:>4}/", log, process)
         time.sleep(moment.uniform(0, 0.15))
-        os.kill(process, signal.SIGKILL)
+        send(process, signal.SIGKILL)
         codes.append(finish(process))
     run(line("killed", *settings), tmp_path / "last.log")
     assert codes[0] == -signal.SIGKILL and set(codes) <= {-signal.SIGKILL, 0}
@@ -222,7 +223,7 @@ def test_sigterm_saves_the_step_and_the_same_command_goes_on(tmp_path, line):
     log.touch()
     process = start(line("stopped", *settings), log)
     await_text("step    2/", log, process)
-    os.kill(process, signal.SIGTERM)
+    send(process, signal.SIGTERM)
     assert finish(process) == 128 + signal.SIGTERM
     [checkpoint] = stopped.glob("checkpoint-*")
     step = checkpoint_step(checkpoint)
@@ -270,8 +271,11 @@ def test_another_tokenizer_config_or_data_is_refused_by_name(tmp_path):
         return log.read_text()
 
     assert "holds another run (lora_r was 16, now 8; seed was 0, now 1)" in refusal([*line, "seed=1", "lora_r=8"])
-    edits.write_text(edits.read_text().replace("one\\n7\\n", "one\\n8\\n"))
-    assert "holds another run (the training data differ)" in refusal([*line, f"data.out={tmp_path / 'new'}"])
+    as_it_was = edits.read_text()
+    edits.write_text(as_it_was.replace("one\\n7\\n", "one\\n8\\n"))
+    assert "holds oracles of other settings (data.jsonl_sha256" in refusal(line)
+    assert "holds another run (the training data differ" in refusal([*line, f"data.out={tmp_path / 'new'}"])
+    edits.write_text(as_it_was)
     template = model / "chat_template.jinja"
     template.write_text(template.read_text().replace("<|im_start|>", "<|im_start|> "))
     assert "holds another run (the tokenizer differs)" in refusal(line)

@@ -1,16 +1,19 @@
-"""Recipe command lines for tests of training, in forks of this process, alone or as accelerate launch starts them."""
+"""Recipe command lines for tests of training, in forks of one server, alone or as accelerate launch starts them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import importlib.util
 import json
+import multiprocessing.forkserver
 import os
 import runpy
-import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,15 +43,37 @@ def recipe_line(model: Path, oracles: Path, out: Path, *settings: str) -> list[s
     ]
 
 
-def start(arguments: list[str], log: Path, prepare=lambda: None, **environment: str) -> int:
-    """Run a script's command line in a fork of this process; return the fork's process id.
+@functools.cache
+def _server():
+    """A process of one thread that has all imported, and forks for every run.
 
-    ``prepare`` runs in the fork before the script. What the script prints goes to ``log``.
+    Forks of the tests' own process would hang now and then: it has threads, whose locks a fork cannot open.
     """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["training_runs"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # CPython 3.11 does not hand it on
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+_started: dict[int, multiprocessing.process.BaseProcess] = {}
+
+
+def start(arguments: list[str], log: Path, prepare: Callable[[], None] | None = None, **environment: str) -> int:
+    """Run a script's command line in a process of its own; return its id.
+
+    ``prepare``, which can be pickled, runs in it before the script. What the script prints goes to ``log``.
+    """
+    process = _server().Process(target=_run_script, args=(arguments, log, prepare, os.environ | environment))
+    process.start()
+    _started[process.pid] = process
+    return process.pid
+
+
+def _run_script(arguments: list[str], log: Path, prepare, environment: dict[str, str]) -> None:
     gc.freeze()  # or the first collection in the fork would copy every page
-    process = os.fork()
-    if process:
-        return process
     code = 1
     try:
         with log.open("ab", buffering=0) as file:
@@ -56,10 +81,12 @@ def start(arguments: list[str], log: Path, prepare=lambda: None, **environment: 
             os.dup2(file.fileno(), 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
         os.chdir(ROOT)
+        os.environ.clear()
         os.environ.update(environment)
         sys.argv = arguments
-        AcceleratorState._reset_state(reset_partial_state=True)  # what earlier tests left in this process
-        prepare()
+        AcceleratorState._reset_state(reset_partial_state=True)
+        if prepare:
+            prepare()
         runpy.run_path(arguments[0], run_name="__main__")
         code = 0
     except SystemExit as error:
@@ -72,16 +99,20 @@ def start(arguments: list[str], log: Path, prepare=lambda: None, **environment: 
 
 
 def finish(process: int, seconds: float = 120) -> int:
-    """Wait for a fork and return its exit status, negative for the signal that ended it, as subprocess does."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(process, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    raise AssertionError(f"process {process} did not end in {seconds} s")
+    """Wait for a run and return its exit status, negative for the signal that ended it, as subprocess does."""
+    running = _started.pop(process)
+    running.join(seconds)
+    if running.exitcode is None:
+        running.kill()
+        running.join()
+        raise AssertionError(f"process {process} did not end in {seconds} s")
+    return running.exitcode
+
+
+def send(process: int, number: int) -> None:
+    """Send a signal to a run; one that has ended does not get it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
 
 
 def run(arguments: list[str], log: Path, **environment: str) -> str:
@@ -138,7 +169,7 @@ def as_if_on_gpus() -> None:
 
 def await_text(text: str, log: Path, process: int) -> None:
     """Wait until a run has printed ``text``, or has ended."""
-    while text not in log.read_text() and os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    while text not in log.read_text() and _started[process].is_alive():
         time.sleep(0.002)
 
 
