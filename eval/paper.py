@@ -170,9 +170,8 @@ def _notes(inputs: Inputs, left_out: dict[str, str], out: Path) -> list[str]:
     notes = []
     for corpus in inputs.loaded:
         if corpus.refused:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(corpus.refused.items()))
             listed = f" (listed in {out}/refused.jsonl)" if corpus.faults else ""
-            notes.append(f"Corpus {corpus.name}: left out {reasons}{listed}.")
+            notes.append(f"Corpus {corpus.name}: left out {corpus.left_out}{listed}.")
         if corpus.name == "probeedit":
             notes.append(
                 "ProbeEdit was never published: ours is a generator with its counts of documents and edit kinds, and "

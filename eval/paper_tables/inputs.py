@@ -108,6 +108,11 @@ class Corpus:
         return dict(counts) | ({"over limit": self.over_limit} if self.over_limit else {})
 
     @property
+    def left_out(self) -> str:
+        """Return the same as text."""
+        return ", ".join(f"{count} {reason}" for reason, count in sorted(self.refused.items()))
+
+    @property
     def held_out(self) -> Corpus:
         """Return the held-out part."""
         return Corpus(self.name, self.title, [row for row in self.rows if row.split == "heldout"])
@@ -134,21 +139,14 @@ class Inputs:
     def corpora(self) -> list[Corpus]:
         """The corpora asked for, in the order asked for."""
         prepared = prepare_corpora(self.config.oracles(), track)
-        for name, corpus in prepared.items():
-            if not corpus.rows:
-                counts = Counter(fault["reason"] for fault in corpus.faults)
-                reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-                raise UserError(f"{name} has no edit that can be used: {reasons or 'it is empty'}")
-        return [
-            Corpus(
-                name,
-                _TITLES.get(name, name),
-                corpus.rows,
-                corpus.faults,
-                corpus.over_limit,
-            )
+        corpora = [
+            Corpus(name, _TITLES.get(name, name), corpus.rows, corpus.faults, corpus.over_limit)
             for name, corpus in prepared.items()
         ]
+        for corpus in corpora:
+            if not corpus.rows:
+                raise UserError(f"{corpus.name} has no edit that can be used: {corpus.left_out or 'it is empty'}")
+        return corpora
 
     @property
     def loaded(self) -> list[Corpus]:
