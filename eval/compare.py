@@ -17,19 +17,16 @@ these checkpoints on other such cases, not of other training runs.
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cad_train.run_folder import differing
-from data_prep.rows import write_text
-from decoding.commandline import UserError, run
+from decoding.commandline import run
 from decoding.console import markdown_table
 from eval.execution import TEST_OUTCOMES
 from eval.metrics import Rate
@@ -41,6 +38,7 @@ from eval.results import (
     choose_system,
     read_results,
     words_to_key,
+    write_report,
 )
 from eval.significance import exact_paired_test, percentile_interval, resampled_ratios
 from eval.tables import rate_cell
@@ -111,13 +109,7 @@ def main(config: Config) -> None:
     text = render(comparison)
     print(text, end="")
     if config.out:
-        out = Path(config.out)
-        try:
-            write_text(out / "compare.json", json.dumps(comparison, indent=2, ensure_ascii=False) + "\n")
-            write_text(out / "compare.md", text)
-        except OSError as error:
-            raise UserError(f"cannot write the comparison: {error}") from None
-        print(f"\nwrote {out}/compare.md, compare.json")
+        print(f"\nwrote {write_report(config.out, 'compare', comparison, text, 'comparison')}")
 
 
 def compare(a: ScoredSystem, b: ScoredSystem, resamples: int, seed: int) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ Writes report.md and report.json to out=.
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 import sys
@@ -27,7 +26,6 @@ import numpy as np
 
 from cad_train.config import TrainConfig
 from cad_train.run_folder import flat
-from data_prep.rows import write_text
 from decoding.commandline import UserError, from_yaml, run
 from decoding.console import markdown_table
 from eval.checkpoints import differing_settings
@@ -40,6 +38,7 @@ from eval.results import (
     check_same_data,
     read_results,
     words_to_key,
+    write_report,
 )
 from eval.significance import percentile_interval, resampled_ratios
 from eval.tables import decimal, rate_cell, sections, summarise
@@ -90,13 +89,7 @@ def main(config: Config) -> None:
     summary = {"command": shlex.join(["python", *sys.argv]), **summary}
     text = render(summary)
     print(text)
-    out = Path(config.out)
-    try:
-        write_text(out / "report.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-        write_text(out / "report.md", text)
-    except OSError as error:
-        raise UserError(f"cannot write the report: {error}") from None
-    print(f"wrote {out}/report.md, report.json")
+    print(f"wrote {write_report(config.out, 'report', summary, text, 'report')}")
 
 
 def pool(results: list[Results], resamples: int, seed: int) -> dict[str, Any]:

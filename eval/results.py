@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from data_prep.rows import RowError, read_rows
+from data_prep.rows import RowError, read_rows, write_text
 from decoding.commandline import UserError
 
 UNTRAINED = "untrained, "  # begins the label of an untrained model
@@ -175,6 +175,21 @@ def check_same_cases(first: dict[str, dict[str, Any]], other: dict[str, dict[str
         changed = [name for name, row in first.items() if row[key] != other[name][key]]
         if changed:
             raise UserError(f"{where}: {key} differs in {len(changed)} of {len(first)} cases (such as {changed[0]})")
+
+
+def write_report(folder: str, name: str, figures: dict[str, Any], text: str, what: str) -> str:
+    """Write NAME.json and NAME.md under ``folder``; return where, for the person.
+
+    Raises:
+        UserError: it cannot be written; ``what`` says of what.
+    """
+    out = Path(folder)
+    try:
+        write_text(out / f"{name}.json", json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+        write_text(out / f"{name}.md", text)
+    except OSError as error:
+        raise UserError(f"cannot write the {what}: {error}") from None
+    return f"{out}/{name}.md, {name}.json"
 
 
 def words_to_key(argv: list[str], key: str, schema: type) -> list[str]:
