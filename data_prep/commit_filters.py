@@ -401,6 +401,14 @@ def mask_emails(text: str) -> tuple[str, int]:
     A function of the text alone, so an address that an edit leaves is masked alike on both sides. Addresses at the
     domains that RFC 2606 reserves stay, and ``git@HOST`` of a remote.
     """
+    text, count = _mask_once(text)
+    again = count
+    while again:  # a mask can end a domain that had no end before: x@-.a@b.co
+        text, again = _mask_once(text)
+    return text, count
+
+
+def _mask_once(text: str) -> tuple[str, int]:
     parts, end, count = [], 0, 0
     for domain in _DOMAIN.finditer(text):
         local = _LOCAL.search(text, max(end, domain.start() - 64), domain.start())

@@ -240,6 +240,7 @@ def documents(draw) -> tuple[str, str]:
 
 @settings(max_examples=600, deadline=None)
 @given(pair=documents(), seed=st.text(max_size=3))
+@example(pair=("\n\r\n  ", "\n\r"), seed="")
 def test_an_exact_instruction_makes_the_edit(pair, seed):
     before, after = pair
     made = synthesize(before, after, seed)

@@ -468,6 +468,8 @@ def test_changed_lines_are_all_that_differs(before, after):
         ("git@github.com:team/tool", "git@github.com:team/tool"),
         ("a@example.org icon@2x.png @app.route x@y.dot(z)", "a@example.org icon@2x.png @app.route x@y.dot(z)"),
         ("a@b.co@c.org", f"{EMAIL_MASK}@c.org"),
+        ("joe@corp.co.x..joe@corp.co", f"{EMAIL_MASK}@example.com"),
+        ("1@-.1@1.aa, a@b.co", f"{EMAIL_MASK}@example.com, {EMAIL_MASK}"),
     ],
 )
 def test_addresses_are_masked_and_code_is_not(text, masked):
