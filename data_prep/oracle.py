@@ -9,14 +9,16 @@ from difflib import Match
 from itertools import compress, count
 from operator import ne
 
+from cydifflib import SequenceMatcher
+
 from decoding.grammar import Copy, Gen, Op, Program, split_lines
 
 Block = tuple[int, int, int]  # (start in a, start in b, size): a[i : i + size] equals b[j : j + size]
 
-# How many items are looked up in search of anchors before it is given up, and up to how many pairs of equal items for
-# each item visiting them all is faster than the automaton. They decide how fast a range is searched, not what is found.
+# A range of up to so many pairs of items is left to difflib's own search, compiled; in a larger one, so many items are
+# looked up in search of anchors before it is given up. They decide how fast a range is searched, not what is found.
+_FEW_PAIRS = 10_000
 _LOOKUPS = 32
-_PAIRS_PER_ITEM = 16
 
 
 def build_oracle(before: str, after: str) -> Program:
@@ -42,8 +44,8 @@ class LineMatcher:
     """The blocks of ``difflib.SequenceMatcher(None, a, b, autojunk=False)``, over lines or ids, at any size.
 
     difflib takes the longest common run, of several the earliest in ``a`` and then in ``b``, and goes on left and right
-    of it. For every block it visits all pairs of equal items anew, which is cubic where items repeat. Here n items take
-    at most O(n sqrt(n)) steps, and O(n) where the blocks have few different sizes.
+    of it. For every block it visits all pairs of equal items anew, which is cubic where items repeat. Here only small
+    ranges are left to it; n items take at most O(n sqrt(n)) steps, and O(n) where the blocks have few different sizes.
     """
 
     def __init__(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> None:
@@ -76,10 +78,16 @@ def _matching_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block
     runs. So in ranges within ranges the sizes fall, and as the blocks do not overlap, not more than sqrt(2 len(a))
     sizes fit into ``a``. The ranges of one depth do not overlap either, and each is searched in linear time.
     """
+    if len(a) * len(b) <= _FEW_PAIRS:
+        return SequenceMatcher(None, a, b, False).get_matching_blocks()[:-1]
     blocks: list[Block] = []
     ranges = [(0, len(a), 0, len(b))]
     while ranges:
         alo, ahi, blo, bhi = ranges.pop()
+        if (ahi - alo) * (bhi - blo) <= _FEW_PAIRS:
+            found = _matching_blocks(a[alo:ahi], b[blo:bhi])
+            blocks += [(alo + i, blo + j, size) for i, j, size in found]
+            continue
         at_a, at_b = alo, blo
         for i, j, size in _longest_blocks(a[alo:ahi], b[blo:bhi]):
             i, j = alo + i, blo + j
@@ -111,10 +119,8 @@ def _longest_blocks(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]
     earlier in ``a``; so the next is the earliest that lies right of it in both, and so on. Between them, and after the
     last one, all runs are shorter.
     """
-    for search in (_by_anchors, _by_pairs):
-        if (blocks := search(a, b)) is not None:
-            return blocks
-    return _by_automaton(a, b)
+    blocks = _by_anchors(a, b)
+    return _by_automaton(a, b) if blocks is None else blocks
 
 
 def _from_left(runs: Iterable[Block]) -> list[Block]:
@@ -171,32 +177,6 @@ def _by_anchors(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block] | N
 
 def _common_prefix(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return next(compress(count(), map(ne, a, b)), min(len(a), len(b)))
-
-
-def _by_pairs(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block] | None:
-    """Return the longest blocks by a visit to every pair of equal items, as difflib; None where they are too many."""
-    where: dict[Hashable, list[int]] = {}
-    for j, item in enumerate(b):
-        if item in where:
-            where[item].append(j)
-        else:
-            where[item] = [j]
-    places = [where.get(item, ()) for item in a]
-    if sum(map(len, places)) > _PAIRS_PER_ITEM * (len(a) + len(b)):
-        return None
-    longest = 1
-    ends: list[tuple[int, int]] = []  # of the longest runs: their last items
-    sizes: dict[int, int] = {}  # of the runs that end with the item of a: by their last item in b
-    for i, found in enumerate(places):
-        before, sizes = sizes, {}
-        for j in found:
-            size = sizes[j] = before.get(j - 1, 0) + 1
-            if size >= longest:
-                if size > longest:
-                    longest = size
-                    ends.clear()
-                ends.append((i, j))
-    return _from_left((i - longest + 1, j - longest + 1, longest) for i, j in ends)
 
 
 def _by_automaton(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:

@@ -75,9 +75,9 @@ def texts() -> list[tuple[str, str]]:
     return pairs
 
 
-# The search as it is, and with each of its three ways forced: by pairs, by the automaton, and all of them in turn.
-WAYS = {"default": {}, "pairs": {"_LOOKUPS": 0, "_PAIRS_PER_ITEM": 10**9}}
-WAYS |= {"automaton": {"_LOOKUPS": 0, "_PAIRS_PER_ITEM": -1}, "in turn": {"_LOOKUPS": 4, "_PAIRS_PER_ITEM": 0.5}}
+# The search as it is, and its own ways forced on small documents: by anchors where they suffice, and never by them.
+WAYS = {"default": {}, "anchors": {"_FEW_PAIRS": -1}, "automaton": {"_FEW_PAIRS": -1, "_LOOKUPS": 0}}
+WAYS |= {"in turn": {"_FEW_PAIRS": 20, "_LOOKUPS": 4}}
 
 
 @pytest.mark.parametrize("way", WAYS)
