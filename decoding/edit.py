@@ -36,6 +36,7 @@ from decoding.textfile import TextFile, check_replaceable, read_text_file, repla
 
 if TYPE_CHECKING:
     from decoding.decoder import Edit, SpliceDecoder
+    from decoding.tokens import TextTokenizer
 
 _SETTING = re.compile(r"([A-Za-z_]\w*)=")
 _RUN_CHOICES = {"style": ("numbered", "plain"), "splice": ("none", "full")}
@@ -43,8 +44,8 @@ _STOPS = {  # why there is no edited text, and what to do
     "max_ops": "its program has more than max_ops operations: raise max_ops=",
     "max_tokens": "its program was not done after max_tokens, {written} tokens: raise max_tokens=",
     "context": "prompt and program, {prompt} and {written} tokens, fill the model's context: split the document",
-    "tokenizer_lossy": "the model's tokenizer cannot give this text back as it is: take another model",
-    "lone_surrogate": "the document or the instruction holds half of a surrogate pair, which is not text",
+    "tokenizer_lossy": "{refused}: take another model",
+    "lone_surrogate": "{refused}: take it out",
 }
 
 
@@ -117,7 +118,9 @@ def decode_edit(decoder: SpliceDecoder, file: TextFile, instruction: str, min_co
     [edit] = decoder.decode([EditRequest(instruction, file.text)])
     stats = edit.stats
     if edit.text is None:
-        why = _STOPS.get(stats.stop, stats.stop).format(prompt=stats.prompt_tokens, written=len(edit.ids))
+        why = _STOPS.get(stats.stop, stats.stop)
+        refused = _refused_text(decoder.encoder.text, file.text, instruction) if "{refused}" in why else ""
+        why = why.format(prompt=stats.prompt_tokens, written=len(edit.ids), refused=refused)
         raise UserError(f"no edit of {file.path}: {why}")
     if stats.broken_utf8:
         raise UserError(f"no edit of {file.path}: its new text ends inside a character")
@@ -125,6 +128,18 @@ def decode_edit(decoder: SpliceDecoder, file: TextFile, instruction: str, min_co
         message = f"its confidence is {edit.confidence:.3g}, below min_confidence={min_confidence:g}"
         raise UserError(f"no edit of {file.path}: {message}")
     return edit
+
+
+def _refused_text(tokenizer: TextTokenizer, document: str, instruction: str) -> str:
+    """Say which text the tokenizer refuses, and why; the decoder keeps only the reason's name."""
+    from decoding.tokens import TokenizerError
+
+    for name, text in (("document", document), ("instruction", instruction)):
+        try:
+            tokenizer.encode(text)
+        except TokenizerError as error:
+            return f"in the {name}, {error.detail}"
+    return "the tokenizer refuses the prompt, though neither the document nor the instruction alone"
 
 
 def load_decoder(config: Config) -> SpliceDecoder:

@@ -20,6 +20,7 @@ PROGRAM_OPEN, PROGRAM_CLOSE = "<program>", "</program>"
 GEN_OPEN, GEN_CLOSE = "<gen>", "</gen>"
 
 _COPY_TAG = re.compile(r'<copy lines="(0|[1-9][0-9]*)-(0|[1-9][0-9]*)"/>', re.ASCII)
+_LOOSE_COPY_TAG = re.compile(r'<copy lines="[^"<>]*"/>')
 _SPACE = re.compile(r"[ \t\r\n]*")
 # No document has 10^18 lines; longer digit strings would only reach Python's limit for int().
 _MAX_DIGITS = 18
@@ -149,8 +150,17 @@ def _parse_op(text: str, at: int, number: int) -> tuple[Op, int]:
             raise GrammarError("out_of_range", f"a line number of {max(len(first), len(last))} digits", number)
         return Copy(int(first), int(last)), match.end()
     if text[at] == "<":
-        raise GrammarError("bad_tag", f'{_excerpt(text, at)} is neither <copy lines="i-j"/> nor <gen>', number)
+        raise GrammarError("bad_tag", _bad_tag(text, at), number)
     raise GrammarError("stray_text", f"{_excerpt(text, at)} stands outside a tag", number)
+
+
+def _bad_tag(text: str, at: int) -> str:
+    shown = _excerpt(text, at)
+    if text.find(">", at) < 0:
+        return f"the text ends inside the tag {shown}"
+    if _LOOSE_COPY_TAG.match(text, at):
+        return f"{shown} needs two line numbers i-j in plain decimal, without signs, blanks or leading zeros"
+    return f'{shown} is neither <copy lines="i-j"/> nor <gen>'
 
 
 def _excerpt(text: str, at: int) -> str:

@@ -12,11 +12,14 @@ _BYTE_TOKEN = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 
 
 class TokenizerError(ValueError):
-    """A tokenizer or text that cannot be used; ``reason``: unsupported_tokenizer, tokenizer_lossy, lone_surrogate."""
+    """A tokenizer or text that cannot be used.
+
+    ``reason`` is unsupported_tokenizer, tokenizer_lossy or lone_surrogate; ``detail`` is the message without it.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
-        self.reason = reason
+        self.reason, self.detail = reason, message
 
 
 class TextTokenizer:
@@ -77,14 +80,23 @@ class TextTokenizer:
             message = f"character {error.start} ({text[error.start]!r}) is half of a surrogate pair, not text"
             raise TokenizerError("lone_surrogate", message) from None
         ids = [self._ids.get(index, index) for index in self._tokenizer.encode(text, add_special_tokens=False).ids]
-        if self.decode(ids) != raw:
-            raise TokenizerError("tokenizer_lossy", f"{self.name} cannot give back the text {text[:60]!r}")
+        if (given := self.decode(ids)) != raw:
+            raise TokenizerError("tokenizer_lossy", f"{self.name} cannot give back {_first_lost(text, raw, given)}")
         return ids
 
     def decode(self, ids: list[int]) -> bytes:
         """Return the bytes of ``ids``; control tokens have none."""
         pieces = self.token_bytes
         return b"".join(pieces[index] or b"" for index in ids if index < len(pieces))
+
+
+def _first_lost(text: str, raw: bytes, given: bytes) -> str:
+    """Name the first character of ``text`` that the bytes ``given`` for it, which are not its ``raw`` ones, lack."""
+    differ = (at for at, pair in enumerate(zip(raw, given, strict=False)) if pair[0] != pair[1])
+    at = len(raw[: next(differ, len(given))].decode(errors="ignore"))
+    if at == len(text):
+        return "the end of the text"
+    return f"{text[at]!r} (character {at}, line {text.count(chr(10), 0, at) + 1})"
 
 
 def _kinds(part: dict | None) -> set[str]:

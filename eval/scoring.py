@@ -21,6 +21,7 @@ from eval.execution import check_sandbox, execute_cases
 from eval.metrics import changed_outside, endpoints, exact_match, out_of_range, outcome, trimmed_match
 from eval.processes import Processes
 from eval.tables import report, summarise
+from eval.text_faults import text_faults
 
 if TYPE_CHECKING:
     from decoding.decoder import Edit
@@ -175,6 +176,7 @@ def score_edit(edit_text: str | None, program, parsed: bool, row: OracleRow) -> 
         **{f"copies_{key}": value for key, value in asdict(spans).items()},
         "out_of_range": out_of_range(program, row.before),
         "changed_outside": changed_outside(edit_text, row.after, row.before),
+        "text_faults": text_faults(edit_text, row.after, row.before, program),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from decoding.console import markdown_table
 from eval.execution import TEST_OUTCOMES
 from eval.metrics import OUTCOMES, Rate, rate, risk_coverage
+from eval.text_faults import TEXT_FAULTS
 
 _OUTCOME_NAMES = {
     "exact_match": "EM",
@@ -17,6 +18,14 @@ _OUTCOME_NAMES = {
     "end_right_start_off": "end right, start off",
     "both_off": "both ends off",
     "parse_failure": "parse failure",
+}
+_FAULT_NAMES = {
+    "bom_lost": "byte-order mark lost",
+    "eol_mismatch": "other line ends",
+    "gutter_leak": "line-number gutter",
+    "control_char": "control character",
+    "boundary_duplicate": "neighbour repeated",
+    "lazy_placeholder": "placeholder",
 }
 
 
@@ -58,6 +67,9 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "outcomes": {name: outcomes[name] for name in OUTCOMES},
         "changed_outside": _changed_outside(rows),
     }
+    if examined := [row["text_faults"] for row in rows if "text_faults" in row]:  # rows of earlier versions have none
+        counts = Counter(name for faults in examined for name in faults)
+        figures["text_faults"] = {"n": len(examined)} | {name: counts[name] for name in TEXT_FAULTS}
     if any("tests" in row for row in rows):
         figures["tests"] = _tests([row["tests"] for row in rows if "tests" in row])
     decoded = [row for row in rows if "forwards" in row]
@@ -136,11 +148,12 @@ def sections(systems: list[dict[str, Any]]) -> list[str]:
         "",
         markdown_table(_COST, [_cost(entry) for entry in decoded]),
         "",
-        "Where attempts end (every attempt is in one column; the classes of the paper's Table 7):",
+        "Where attempts end (every attempt is in one column; the classes of the paper's Table 7), and what stopped "
+        "them: the end token, or a limit:",
         "",
         markdown_table(
-            ["system", "corpus", *_OUTCOME_NAMES.values(), "total"],
-            [[e["label"], e["corpus"], *_outcomes(e), e["n"]] for e in decoded],
+            ["system", "corpus", *_OUTCOME_NAMES.values(), "total", "stopped by"],
+            [[e["label"], e["corpus"], *_outcomes(e), e["n"], _stops(e)] for e in decoded],
         ),
         "",
         "EM among the edits with the highest confidence, by the share of all that is accepted (risk against coverage); "
@@ -151,6 +164,17 @@ def sections(systems: list[dict[str, Any]]) -> list[str]:
             [_coverage(entry) for entry in decoded],
         ),
     ]
+    if faulty := [entry for entry in systems if any(_faults(entry))]:
+        lines += [
+            "",
+            "Faults in the text of edits that are not exact, of kinds that neither the gold nor the document has (an "
+            "edit may have several):",
+            "",
+            markdown_table(
+                ["system", "corpus", *_FAULT_NAMES.values(), "attempts"],
+                [[e["label"], e["corpus"], *_faults(e), e["text_faults"]["n"]] for e in faulty],
+            ),
+        ]
     if tested:
         lines += [
             "",
@@ -238,6 +262,16 @@ def _cost(entry: dict[str, Any]) -> list[str]:
 
 def _outcomes(entry: dict[str, Any]) -> list[str]:
     return [f"{count} ({count / entry['n']:.1%})" for count in entry["outcomes"].values()]
+
+
+def _stops(entry: dict[str, Any]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(entry["stops"].items()))
+
+
+def _faults(entry: dict[str, Any]) -> list[int]:
+    """The counts under ``_FAULT_NAMES``; empty for an entry of an earlier version."""
+    figures = entry.get("text_faults", {})
+    return [figures[name] for name in _FAULT_NAMES if figures]
 
 
 def _coverage(entry: dict[str, Any]) -> list[str]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import edit_cases
 import pytest
-from edit_cases import Error, Text
+from edit_cases import MINIFIED, Error, Text
+from small_decoders import decoder_of, program_ids, scripted
+from small_models import encoder_of
 
-from data_prep.build import OracleConfig, build_oracles
+from cad_train.examples import check_refused, encode_rows
+from data_prep.build import OracleConfig, OracleRow, build_oracles
 from data_prep.oracle import build_oracle
 from data_prep.rows import read_rows
+from decoding.commandline import UserError
+from decoding.decoder import EditRequest
 from decoding.grammar import Copy, Gen, Program, ProgramError, parse, render, split_lines
 from decoding.prompt import number_lines, render_prompt, strip_gutter
 from decoding.resolver import resolve
 from eval.metrics import wilson
+from eval.scoring import _case as case_row
+from eval.scoring import score_edit
+from eval.tables import sections, summarise
 
 
 def copied_lines(program: Program) -> int:
@@ -29,10 +38,15 @@ def result(program: str, document: str) -> Text | Error:
         return Error(error.reason)
 
 
-def prepare(tmp_path: Path, before: str, after: str) -> tuple[dict, list[dict], list[dict]]:
-    """Build one pair through the jsonl corpus; return its manifest entry, the kept rows and the refused ones."""
+def oracle_row(id: str, before: str, after: str) -> OracleRow:
+    return OracleRow(id, "jsonl", "heldout", "", "Edit.", before, after, render(build_oracle(before, after)), [], {})
+
+
+def prepare(tmp_path: Path, *pairs: tuple[str, str]) -> tuple[dict, list[dict], list[dict]]:
+    """Build pairs through the jsonl corpus; return its manifest entry, the kept rows and the refused ones."""
     source, out = tmp_path / "pairs.jsonl", tmp_path / "out"
-    source.write_text(json.dumps({"instruction": "Edit.", "before": before, "after": after}) + "\n", encoding="utf-8")
+    rows = ({"instruction": "Edit.", "before": before, "after": after} for before, after in pairs)
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     manifest = build_oracles(OracleConfig(corpora=["jsonl"], jsonl=[str(source)], out=str(out), heldout=0.0))
     kept, refused = (list(read_rows(out / name)) for name in ("jsonl/train.jsonl", "rejected.jsonl"))
     return manifest["corpora"]["jsonl"], kept, refused
@@ -48,14 +62,71 @@ def test_the_oracle_of_an_edit_resolves_to_its_gold(case):
 
 @pytest.mark.parametrize("case", edit_cases.RESOLVED, ids=lambda case: case.id)
 def test_a_program_gives_its_document_or_its_named_error(case):
-    assert result(case.program, case.before) in case.expected
+    assert result(case.program, case.before) == case.expected
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("cut-03", "the text ends inside the tag '<copy lines=\"1-'"),
+        ("num-08", "needs two line numbers i-j in plain decimal"),
+        ("num-10", "needs two line numbers i-j in plain decimal"),
+        ("num-19", "needs two line numbers i-j in plain decimal"),
+        ("num-20", "without signs, blanks or leading zeros"),
+        ("del-14", 'is neither <copy lines="i-j"/> nor <gen>'),
+    ],
+)
+def test_a_bad_tag_says_what_is_wrong_with_it(case, said):
+    [program] = [made.program for made in edit_cases.RESOLVED if made.id == case]
+    with pytest.raises(ProgramError, match=f"^bad_tag: operation 1: .*{re.escape(said)}"):
+        parse(program)
+
+
+@pytest.mark.parametrize(
+    ("before", "ops", "written", "whole"),
+    [
+        pytest.param(
+            "a\nb\n", [Copy(1, 1), Gen.of("half a line")], '<copy lines="1-1"/>\n<gen>\nhalf a li', 1, id="cut-01"
+        ),
+        pytest.param("a\nb\nc\n", [Copy(1, 2), Gen.of("C"), Copy(4, 4)], '<copy lines="1-2"/>\n', 1, id="cut-02"),
+        pytest.param("a\nb\n", [Copy(1, 2), Gen.of("x")], '<copy lines="1-', 0, id="cut-03"),
+    ],
+)
+def test_an_edit_that_a_limit_cut_off_gives_no_document_and_says_which_limit(before, ops, written, whole):
+    program = Program(ops)
+    row = oracle_row("x", before, resolve(program, before))
+    decoder = decoder_of()
+    encoder, end = decoder.encoder, decoder.encoder.table.end_of_sequence
+    ids = program_ids(decoder, program, before)
+    cut = next(size for size in range(len(ids)) if written in encoder.text.decode(ids[:size]).decode())
+    finished, stopped = (
+        scripted(decoder_of(max_tokens=limit), {0: [*ids, end]}).decode_one(EditRequest("Edit.", before))
+        for limit in (len(ids) + 1, cut)
+    )
+    assert (finished.text, finished.stats.stop) == (row.after, "end")
+    assert (stopped.text, stopped.stats.stop) == (None, "max_tokens")
+    assert stopped.program == (Program(ops[:whole]) if whole else None)  # that of cut-02 resolves: only the stop tells
+    cases = [case_row(edit, encoder, row) for edit in (finished, stopped)]
+    assert [case["outcome"] for case in cases] == ["exact_match", "parse_failure"]
+    [entry] = summarise([case | {"label": "x", "checkpoint": "x"} for case in cases])
+    assert entry["stops"] == {"end": 1, "max_tokens": 1}
+    assert "end 1, max_tokens 1" in "\n".join(sections([entry]))
+
+
+@pytest.mark.parametrize("case", edit_cases.SCORED, ids=lambda case: case.id)
+def test_the_evaluation_calls_a_fault_by_its_name(case):
+    [made] = [made for made in edit_cases.RESOLVED if made.id == case.id]
+    row = oracle_row(case.id, made.before, case.gold)
+    score = score_edit(made.expected.document, parse(made.program), True, row)
+    assert not score["exact"]
+    assert (score["outcome"], score["text_faults"]) == (case.outcome, case.text_faults)
 
 
 @pytest.mark.parametrize(("before", "after", "reason"), [case[1:] for case in edit_cases.REFUSED])
 def test_an_edit_that_changes_nothing_is_refused_and_counted(tmp_path, before, after, reason):
-    entry, kept, refused = prepare(tmp_path, before, after)
-    assert (entry["offered"], entry["rejected"], entry["train"], entry["heldout"]) == (1, {reason: 1}, 0, 0)
-    assert kept == [] and [row["reason"] for row in refused] == [reason]
+    entry, kept, refused = prepare(tmp_path, (before, after), ("a", "b"))
+    assert (entry["offered"], entry["rejected"], entry["train"], entry["heldout"]) == (2, {reason: 1}, 1, 0)
+    assert [row["before"] for row in kept] == ["a"] and [row["reason"] for row in refused] == [reason]
 
 
 @pytest.mark.parametrize(
@@ -64,13 +135,13 @@ def test_an_edit_that_changes_nothing_is_refused_and_counted(tmp_path, before, a
     ids=[case[0] for case in edit_cases.TAGGED],
 )
 def test_an_edit_that_gains_or_loses_edge_newlines_is_kept_under_a_tag(tmp_path, before, after, tag):
-    entry, kept, _ = prepare(tmp_path, before, after)
+    entry, kept, _ = prepare(tmp_path, (before, after))
     assert tag in kept[0]["tags"] and entry["tags"][tag] == 1
     assert (kept[0]["before"], kept[0]["after"]) == (before, after)
 
 
 def test_an_edit_within_a_file_has_no_tag(tmp_path):
-    _, kept, _ = prepare(tmp_path, "\na\nb\n\n", "\na\nB\n\n")
+    _, kept, _ = prepare(tmp_path, ("\na\nb\n\n", "\na\nB\n\n"))
     assert kept[0]["tags"] == []
 
 
@@ -89,9 +160,23 @@ def test_thousands_of_equal_lines_are_copied_around_the_change():
 def test_a_change_within_one_huge_line_copies_nothing_and_says_so(tmp_path):
     before, after = edit_cases.LONG_LINE + "0];", edit_cases.LONG_LINE + "9];"
     assert build_oracle(before, after).ops == (Gen.of(after),)
-    entry, kept, _ = prepare(tmp_path, before, after)
+    entry, kept, _ = prepare(tmp_path, (before, after))
     assert kept[0]["tags"] == ["zero_copy"] and entry["statistics"]["copied_share"] == 0
     assert kept[0]["after"] == after
+
+
+def test_a_line_longer_than_the_context_is_refused_by_name_and_never_cut():  # perf-04
+    rows = [oracle_row("short", "a\n", "b\n"), oracle_row("minified", MINIFIED, MINIFIED.replace("head", "HEAD"))]
+    examples = encode_rows(encoder_of("byte_level"), rows, "numbered", "none", max_length=1024)
+    account = examples.report()
+    assert (account["examples"], account["refused"], account["truncated"]) == (1, {"overlong": 1}, 0)
+    with pytest.raises(
+        UserError, match=r"1 of 2 examples are overlong \(longest \d+ tokens, max_length=1024\): minified"
+    ):
+        check_refused(examples, [], 1024)
+
+    edit = decoder_of(positions=1024).decode_one(EditRequest("Edit.", MINIFIED))
+    assert (edit.stats.stop, edit.text, edit.stats.forwards) == ("context", None, 0)
 
 
 def test_the_numbered_view_gives_the_document_back():

@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import save_model, tiny_model, tokenizer_of
+from small_models import encoder_of, save_model, tiny_model, tokenizer_of
 
 from decoding import edit as command
 from decoding import textfile
@@ -404,8 +404,6 @@ def test_an_edit_that_changes_nothing_says_so_and_leaves_the_file(note, capsys, 
         ({"text": None, "stop": "max_tokens"}, "was not done after max_tokens, 3 tokens: raise max_tokens="),
         ({"text": None, "stop": "max_ops"}, "more than max_ops operations: raise max_ops="),
         ({"text": None, "stop": "context"}, "prompt and program, 7 and 3 tokens, fill .*: split the document"),
-        ({"text": None, "stop": "tokenizer_lossy"}, "take another model"),
-        ({"text": None, "stop": "lone_surrogate"}, "half of a surrogate pair"),
         ({"text": None, "stop": "a reason to come"}, "no edit of .*note.txt: a reason to come"),
         ({"text": "x\ufffd\n", "broken_utf8": 1}, "ends inside a character"),
         ({"text": "x\n", "confidence": 0.25}, "confidence is 0.25, below min_confidence=0.5"),
@@ -418,6 +416,38 @@ def test_an_edit_that_is_incomplete_or_unsure_is_refused(note, capsys, outcome, 
             edit_file(decoder_that_writes(**outcome), read_text_file(note), config)
     assert capsys.readouterr().out == ""
     assert note.read_bytes() == b"one\ntwo\n" and only_entry(note)
+
+
+@pytest.mark.parametrize(
+    ("document", "instruction", "stop", "message"),
+    [
+        (
+            "a\n\u2581\n",
+            "Edit.",
+            "tokenizer_lossy",
+            r"in the document, .*'\u2581' \(character 2, line 2\): take another",
+        ),
+        (
+            "a\n",
+            "Put \u2581.",
+            "tokenizer_lossy",
+            r"in the instruction, .*'\u2581' \(character 4, line 1\): take another",
+        ),
+        ("a\n", "Put \ud800.", "lone_surrogate", r"in the instruction, character 4 .* is half of a surrogate pair"),
+        (
+            "a\n",
+            "Edit.",
+            "tokenizer_lossy",
+            "the tokenizer refuses the prompt, though neither the document nor the instruction alone",
+        ),
+    ],
+)
+def test_a_text_that_the_tokenizer_refuses_is_named_with_the_place(note, document, instruction, stop, message):
+    note.write_text(document, encoding="utf-8")
+    decoder = decoder_that_writes(None, stop=stop)
+    decoder.encoder = encoder_of("metaspace")
+    with pytest.raises(UserError, match=f"^no edit of .*note.txt: {message}"):
+        decode_edit(decoder, read_text_file(note), instruction)
 
 
 def test_every_reason_to_stop_has_its_remedy():

@@ -8,6 +8,7 @@ import random
 from difflib import SequenceMatcher
 from pathlib import Path
 
+import edit_cases
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -125,17 +126,20 @@ def test_every_real_edit_has_the_blocks_of_difflib():
 
 
 def searched(a, b) -> int:
-    """Return the number of items in all ranges that are searched for their longest blocks."""
+    """Return the number of items in all ranges that are searched, for their longest blocks or by difflib."""
     total = 0
-    search = oracle._longest_blocks
 
-    def counted(part_of_a, part_of_b):
-        nonlocal total
-        total += len(part_of_a) + len(part_of_b)
-        return search(part_of_a, part_of_b)
+    def counted(search, before=0):
+        def count(*arguments):
+            nonlocal total
+            total += sum(map(len, arguments[before : before + 2]))
+            return search(*arguments)
+
+        return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle, "_longest_blocks", counted)
+        patch.setattr(oracle, "_longest_blocks", counted(oracle._longest_blocks))
+        patch.setattr(oracle, "SequenceMatcher", counted(oracle.SequenceMatcher, before=1))
         LineMatcher(a, b).get_matching_blocks()
     return total
 
@@ -145,6 +149,19 @@ def test_no_item_is_searched_more_often_than_there_can_be_sizes_of_blocks(name):
     a, b = DOCUMENTS[name](3000)
     sizes = int((2 * len(a)) ** 0.5)
     assert searched(a, b) <= (sizes + 1) * (len(a) + len(b))
+
+
+LARGE = {
+    "perf-01": (edit_cases.LARGE_UNCHANGED, edit_cases.LARGE_UNCHANGED),
+    "perf-02": (edit_cases.BLANK_LINES + "x\n", edit_cases.BLANK_LINES + "y\n"),
+    "perf-03": (edit_cases.LONG_LINE + "0];", edit_cases.LONG_LINE + "9];"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), LARGE.values(), ids=LARGE)
+def test_a_large_edit_is_searched_once_and_by_lines(before, after):
+    a, b = split_lines(before), split_lines(after)
+    assert searched(a, b) <= len(a) + len(b) + 4  # once the whole, and the changed line and the last
 
 
 @pytest.mark.parametrize("name", ["blank and changed lines in turn", "unique and changed lines in turn"])

@@ -25,6 +25,7 @@ from eval.metrics import (
     trimmed_match,
     wilson,
 )
+from eval.text_faults import TEXT_FAULTS, text_faults
 
 COPIES = st.builds(Copy, st.integers(0, 6), st.integers(0, 6))
 PROGRAMS = st.lists(COPIES | st.sampled_from("ab").map(Gen.of), min_size=1, max_size=5).map(Program)
@@ -313,6 +314,124 @@ def edits_beside_the_gold(draw) -> tuple[str, str, str, int]:
 def test_every_line_lost_beside_the_golds_hunk_counts_and_none_within(edit):
     document, gold, output, count = edit
     assert changed_outside(output, gold, document) == count
+
+
+# --- text faults ------------------------------------------------------------------------------------------------------
+
+LINED = "a\nb\nc\n"
+
+
+def faults(output: str | None, gold: str, document: str = LINED, program: Program | None = None) -> list[str]:
+    return text_faults(output, gold, document, program)
+
+
+@pytest.mark.parametrize(
+    ("output", "gold", "document", "expected"),
+    [
+        ("a\n", "\ufeffA\n", "\ufeffa\n", ["bom_lost"]),
+        ("a\n", "A\n", "\ufeffa\n", []),  # the gold takes it away
+        ("a\n", "\ufeffA\n", "a\n", []),  # the gold adds it: not lost
+        ("\ufeffa\n", "\ufeffA\n", "\ufeffa\n", []),
+        ("a\r\nB\n", "a\r\nC\r\n", "a\r\nb\r\n", ["eol_mismatch"]),
+        ("a\nB\r\n", "a\nC\n", "a\nb\n", ["eol_mismatch"]),
+        ("a\rB\n", "a\nC\n", "a\nb\n", ["eol_mismatch"]),  # a lone CR
+        ("a\r\r\nB\r\n", "a\r\nC\r\n", "a\r\nb\r\n", ["eol_mismatch"]),
+        ("a\r\nB\n", "a\r\nC\n", "a\r\nb\r\n", []),  # a gold of both
+        ("a\r\nB\n", "a\r\nC\r\n", "a\r\nb\n", []),  # a document of both
+        ("a\nB", "C", "b", []),  # documents without line ends use no kind
+        ("1|A\nb\n", "A\nb\n", "a\nb\n", ["gutter_leak"]),
+        ("  12 | A\nb\n", "A\nb\n", "a\nb\n", ["gutter_leak"]),
+        ("1 | x = 1\n2 | y = 4\n", "1 | x = 1\n2 | y = 3\n", "1 | x = 1\n2 | y = 2\n", []),
+        ("7 | B\n", "A\n", "1 | a\n", []),  # a document that has a gutter
+        ("7 | B\n", "1 | A\n", "a\n", []),
+        ("1 || 2\nx | 1|\n0|\n", "A\n", "a\n", []),
+        ("a\x1bB\n", "aB\n", "a\n", ["control_char"]),
+        ("a\x85\n", "A\n", "a\n", ["control_char"]),
+        ("a\x1bB\n", "a\n", "a\x1bb\n", []),
+        ("a\x1bB\n", "a\x1bC\n", "a\n", []),
+        ("a\tB\u2028\u200b\n", "aB\n", "a\n", []),  # separators and format characters are no controls
+        ("\0\r\n# ...\n", "b\n", "a\n", ["eol_mismatch", "control_char", "lazy_placeholder"]),
+    ],
+)
+def test_a_fault_is_what_neither_the_gold_nor_the_document_has(output, gold, document, expected):
+    assert faults(output, gold, document) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# ... existing code ...",
+        "// ... rest of the file unchanged",
+        "    # ...",
+        "/* \u2026 */",
+        "-- remaining rows ...",
+    ]
+    + ["<!-- ... existing content ... -->", "{/* ... existing props ... */}", "... rest of the text unchanged ..."]
+    + ["# [... code omitted ...]", "// same as before ..."],
+)
+def test_a_line_that_stands_for_what_it_leaves_out_is_a_placeholder(line):
+    assert faults(f"a\n{line}\n", "a\nB\n") == ["lazy_placeholder"]
+    assert faults(f"x\n{line}\n", "a\nB\n", document=f"a\n{line}\n") == []
+    assert faults(f"x\n{line}\n", f"a\n{line}\n") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    ...",
+        "def f(): ...",
+        "return [...existing, item]",
+        "{...rest}",
+        "print('loading existing ...')",
+        "# existing",
+    ]
+    + ["# wait ...", "He kept the rest of it...", "# " + "existing " * 20 + "..."],
+)
+def test_code_and_prose_with_an_ellipsis_are_no_placeholder(line):
+    assert faults(f"a\n{line}\n", "a\nB\n") == []
+
+
+@pytest.mark.parametrize(
+    ("ops", "expected"),
+    [
+        ([Copy(1, 2), Gen.of("b\nX"), Copy(3, 4)], ["boundary_duplicate"]),  # what is before
+        ([Copy(1, 1), Gen.of("X\nc"), Copy(3, 4)], ["boundary_duplicate"]),  # what is after
+        ([Copy(1, 2), Gen.of("a\nb\nX"), Copy(3, 4)], ["boundary_duplicate"]),  # several lines
+        ([Gen.of("X"), Gen.of("X"), Copy(3, 4)], ["boundary_duplicate"]),
+        ([Copy(1, 2), Gen.of("a\nX"), Copy(3, 4)], []),  # not where they meet
+        ([Copy(1, 2), Copy(2, 4)], []),  # spans that overlap are no text of the model
+        ([Copy(1, 4), Gen.of("\nX")], []),  # blank lines
+        ([Gen.of("X")], []),
+    ],
+)
+def test_a_gen_that_restates_its_neighbour_is_a_duplicate(ops, expected):
+    program = Program(ops)
+    output = resolve(program, LINED)
+    assert faults(output, "a\nX\nc\n", program=program) == expected
+    assert faults(output, output + "z", program=program) == []  # a gold that has them twice running
+    assert faults(output, output, program=program) == []
+
+
+TEXTS = st.lists(
+    st.sampled_from(["a", "b", "", "1|a", "2 | b", "# ...", "\0", "\r", "a\r", "\ufeff", "... existing ..."]),
+    max_size=6,
+).map("\n".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, TEXTS)
+def test_the_gold_the_document_and_no_output_have_no_fault(document, gold):
+    assert faults(gold, gold, document, build_oracle(document, gold)) == []
+    assert faults(document, gold, document, build_oracle(document, document)) == []
+    assert faults(None, gold, document) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, TEXTS, TEXTS)
+def test_faults_are_named_and_in_one_order(output, gold, document):
+    found = faults(output, gold, document, build_oracle(document, output))
+    assert found == [name for name in TEXT_FAULTS if name in found]
+    assert not (found and exact_match(output, gold))
 
 
 # --- risk against coverage ------------------------------------------------------------------------------------------

@@ -16,7 +16,10 @@ from data_prep.probeedit import ProbeEditConfig
 from data_prep.rows import read_rows, write_rows
 from decoding.commandline import UserError
 from eval.execution import check_sandbox
+from eval.report import pool, render
+from eval.results import read_results
 from eval.scoring import ScoreConfig, score_checkpoints
+from eval.text_faults import TEXT_FAULTS
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +161,34 @@ def test_lines_changed_outside_the_golds_hunks_are_in_rows_summary_and_report(ru
     assert decoded["changed_outside"]["edits"]["n"] == len(with_output)
     assert identity["changed_outside"]["mean"] == identity["changed_outside"]["edits"]["k"] == 0
     assert "| changed outside |" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_text_faults_are_in_rows_summary_and_report_and_older_rows_need_none(runs, tmp_path):
+    score(tmp_path, ckpt=runs[:1])
+    cases, report = tmp_path / "out" / "cases.jsonl", tmp_path / "out" / "report.md"
+    rows = list(read_rows(cases))
+    assert all(row["text_faults"] == [] for row in rows if row["output"] is None)
+
+    rows[0]["text_faults"] = ["gutter_leak", "control_char"]
+    del rows[1]["text_faults"]  # as an earlier version wrote it
+    write_rows(cases, rows)
+    summary = score(tmp_path, ckpt=runs[:1])
+    decoded, identity = summary["systems"]
+    assert {name: count for name, count in decoded["text_faults"].items() if count} == {
+        "n": 1,
+        "gutter_leak": 1,
+        "control_char": 1,
+    }
+    assert set(decoded["text_faults"]) == {"n", *TEXT_FAULTS}
+    assert set(identity["text_faults"].values()) == {0, identity["n"]}
+    [table] = [part for part in report.read_text().split("\n\n") if "line-number gutter" in part]
+    assert table.count("\n") == 3 and table.splitlines()[-1].startswith("| checkpoint, fsm")
+
+    write_rows(cases, [{key: row[key] for key in row if key != "text_faults"} for row in rows])
+    assert "text_faults" not in score(tmp_path, ckpt=runs[:1])["systems"][0]
+    assert "line-number gutter" not in report.read_text()
+    pooled = render({"command": "", **pool([read_results(str(tmp_path / "out"))], 10, 0)})
+    assert "| stopped by " in pooled and "line-number gutter" not in pooled
 
 
 def test_style_and_splice_come_from_the_run_unless_given(runs, tmp_path):

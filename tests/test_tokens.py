@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from edit_cases import ROUND_TRIPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import (
@@ -17,6 +18,7 @@ from small_models import (
     lossy_tokenizer,
     qwen_encoder,
     qwen_tokenizer,
+    smollm2_encoder,
     tokenizer_of,
 )
 from tokenizers import AddedToken, Tokenizer, models, normalizers
@@ -28,6 +30,7 @@ from data_prep.oracle import build_oracle
 from decoding.encoder import ProgramEncoder
 from decoding.grammar import parse, render
 from decoding.prompt import render_prompt
+from decoding.resolver import resolve
 from decoding.tokens import TextTokenizer, TokenizerError
 
 SPELLED = (*CONTROL, ADDED_TEXT, "<s>", "</s>", "<unk>", "<0x0A>", "<|fim_prefix|>")
@@ -53,12 +56,15 @@ TRICKY = (
     "123456789",
     "a != b , c",
 )
+SEVERAL_TOKENS = "\U00013080 \u0f04\u0f05 \U0001faea ok"  # a character, several tokens
+MIXED_WIDTHS = "A \u4e16a\u754c\U00013080b"
 KINDS = [*SUPPORTED, "qwen"]
+EVERY = [*KINDS, "smollm2"]
 texts = st.lists(st.sampled_from(TRICKY) | st.text(max_size=6), max_size=8).map("".join)
 
 
 def get_encoder(kind):
-    return qwen_encoder() if kind == "qwen" else encoder_of(kind)
+    return {"qwen": qwen_encoder, "smollm2": smollm2_encoder}.get(kind, lambda: encoder_of(kind))()
 
 
 def control_ids(encoder):
@@ -103,17 +109,17 @@ def test_hard_texts_come_back(kind, text):
     assert not control_ids(encoder) & set(ids)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("say <|im_end|> here\n<|im_start|>system\nend\n", id="chat-control-tokens"),
-        pytest.param("stop token is <|endoftext|>\n", id="end-of-text"),
-        pytest.param("cafe\u0301\n", id="decomposed-accent"),
-        pytest.param("if a != b and c , d . e ?\n", id="blanks-before-punctuation"),
-        pytest.param("        return 0  ", id="edge-blanks"),
-        pytest.param("\U000130c0 \u0f04\u0f05 \U0001faea ok", id="characters-of-several-tokens"),
-        pytest.param("A \u4e16a\u754c\U000130c0b", id="mixed-widths"),
+        pytest.param("say <|im_end|> here\n<|im_start|>system\nend\n", id="spec-01"),
+        pytest.param("stop token is <|endoftext|>\n", id="spec-03"),
+        pytest.param("cafe\u0301\n", id="tok-01"),
+        pytest.param("if a != b and c , d . e ?\n", id="tok-06"),
+        pytest.param("        return 0  ", id="tok-08"),
+        pytest.param(SEVERAL_TOKENS, id="tok-04"),
+        pytest.param(MIXED_WIDTHS, id="tok-05"),
     ],
 )
 def test_reported_faults_of_other_tools_do_not_occur(kind, text):
@@ -123,12 +129,13 @@ def test_reported_faults_of_other_tools_do_not_occur(kind, text):
     assert encoder.text.decode(ids).decode() == text
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ids_decoded_in_parts_give_each_byte_once(kind):
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("body", [pytest.param(SEVERAL_TOKENS, id="tok-04"), pytest.param(MIXED_WIDTHS, id="tok-05")])
+def test_ids_decoded_in_parts_give_each_byte_once(kind, body):
     text = get_encoder(kind).text
-    ids = text.encode("A \u4e16a\u754c\U000130c0b \u0f04\u0f05 \U0001faea ok")
+    ids = text.encode(body)
     for cut in range(len(ids)):
-        assert text.decode(ids[:cut]) + text.decode(ids[cut:]) == text.decode(ids)
+        assert text.decode(ids[:cut]) + text.decode(ids[cut:]) == body.encode()
 
 
 def test_a_normalising_tokenizer_gives_decomposed_text_back_although_its_own_call_does_not():
@@ -225,6 +232,35 @@ def test_half_a_surrogate_pair_is_refused_by_name(kind, text, where):
         get_encoder(kind).text.encode(text)
     assert caught.value.reason == "lone_surrogate"
     assert f"character {where} " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("a \u2581b", r"'\u2581' \(character 2, line 1\)"),
+        ("caf\u00e9\n\n\u754c \u2581", r"'\u2581' \(character 8, line 3\)"),
+    ],
+)
+def test_the_first_character_that_is_lost_is_named_with_its_place(text, lost):
+    with pytest.raises(TokenizerError, match=f"^tokenizer_lossy: .* cannot give back {lost}$") as caught:
+        encoder_of("metaspace").text.encode(text)
+    assert caught.value.reason == "tokenizer_lossy"
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize(
+    ("before", "after"), [pytest.param(*edit[1:3], id=edit.id) for edit in ROUND_TRIPS if edit.id == "sl-05"]
+)
+def test_an_edit_beside_rare_control_characters_trains_on_its_text_or_is_refused_by_name(kind, before, after):
+    encoder, example = get_encoder(kind), row(before, after)
+    try:
+        input_ids, regions = encode_row(encoder, example, "plain", "full")
+    except TokenizerError as error:  # SmolLM2 has no token for U+001D
+        assert kind == "smollm2" and str(error).startswith("tokenizer_lossy") and "'\\x1d' (character" in str(error)
+        return
+    assert encoder.text.decode(input_ids).count(before.split("\n")[0].encode()) == 2  # in the prompt and as a copy
+    program = [index for index, region in zip(input_ids, regions, strict=True) if region != UNSUPERVISED]
+    assert resolve(parse(encoder.text.decode(program).decode()), before) == after
 
 
 def test_a_tokenizer_that_loses_text_is_refused_by_name():
@@ -392,10 +428,11 @@ def test_a_template_that_drops_a_message_is_refused():
     assert caught.value.reason == "unsupported_tokenizer"
 
 
-def test_a_template_that_adds_text_only_for_the_reply_keeps_the_prompt_a_prefix():
-    thinking = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
+@pytest.mark.parametrize("added", [pytest.param("<think>\n\n</think>\n\n", id="train-04")])
+def test_a_template_that_adds_text_only_for_the_reply_keeps_the_prompt_a_prefix(added):
+    thinking = CHATML.replace("assistant\n{% endif %}", f"assistant\n{added}{{% endif %}}")
     encoder = ProgramEncoder(byte_level_tokenizer(chat_template=thinking))
     example = row("one\ntwo", "one\n2")
     prompt = encoder.prompt(render_prompt(example.instruction, example.before))
-    assert encoder.text.decode(prompt).endswith(b"<think>\n\n</think>\n\n")
+    assert encoder.text.decode(prompt).endswith(added.encode())
     assert encode_row(encoder, example, "numbered", "none")[0][: len(prompt)] == prompt
