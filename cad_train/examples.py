@@ -17,6 +17,7 @@ import numpy as np
 from cad_train.run_folder import differing
 from data_prep.build import OracleConfig, OracleRow, build_oracles, content_settings, fingerprint, read_manifest
 from data_prep.rows import write_text
+from data_prep.workers import usable_cores
 from decoding.commandline import UserError
 from decoding.encoder import REGIONS, ProgramEncoder, Splice
 from decoding.grammar import parse
@@ -163,7 +164,7 @@ def encode_rows(
             "refused": Value("string"),
         }
     )
-    workers = max(1, min(len(os.sched_getaffinity(0)), len(rows) // _ROWS_PER_WORKER))
+    workers = max(1, min(usable_cores(), len(rows) // _ROWS_PER_WORKER))
     if rows:
         encoded = Dataset.from_dict({"number": range(len(rows))}).map(
             encode,

@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from data_prep.bugs import BugsConfig
 from data_prep.commit_filters import GitConfig
-from data_prep.corpora import CORPORA, Progress, load_pairs
+from data_prep.corpora import CORPORA, Progress, load_pairs, source_stamps
 from data_prep.formatter_pairs import FormatterConfig
 from data_prep.hub import HubConfig
 from data_prep.hygiene import HygieneConfig, Refused, check_installed
@@ -36,6 +35,7 @@ from data_prep.pyfix import PyFixConfig
 from data_prep.rows import Joined, RowError, StoredRows, read_rows, write_rows, write_text
 from data_prep.split import Chosen, choose_edits
 from data_prep.spool import Spool
+from data_prep.workers import usable_cores
 from decoding.commandline import UserError
 from decoding.grammar import Program, parse, render, split_lines
 from decoding.resolver import resolve
@@ -47,6 +47,7 @@ FORMAT_VERSION = 1
 _EDITS_PER_JOB, _BYTES_PER_JOB = 200, 1 << 20  # whichever is reached first
 _EDITS_FOR_WORKERS = 4000  # fewer are made sooner than processes start
 _JOBS_AHEAD = 4  # for each process; bounds memory
+MOST_EQUIVALENTS = 100  # of one edit
 _SEARCHES = ("duplicates", "leaks")  # of hygiene; what they find is kept until the folder is whole
 Split = Literal["train", "heldout"]
 _OPTIONAL = {"git", "bugs", "formatter", "hub"}  # corpora whose settings count where they are prepared
@@ -110,6 +111,8 @@ class OracleConfig:
         for name, least in (("min_copy", 1), ("equivalents", 0), ("workers", 1)):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least {least}")
+        if self.equivalents > MOST_EQUIVALENTS:
+            raise ValueError(f"equivalents={self.equivalents}: must be at most {MOST_EQUIVALENTS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,7 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
     Pairs that cannot be used are listed in rejected.jsonl with a reason and counted in the manifest.
 
     Raises:
-        UserError: as ``prepare_corpora``, or an ``out`` that is a file.
+        UserError: as ``prepare_corpora``, an ``out`` that is a file, or no edit that could be prepared.
     """
     out = Path(config.out)
     if out.exists() and not out.is_dir():
@@ -187,11 +190,11 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
     if config.tokenizer:
         _text(config.tokenizer)  # refused now, if it is
     elsewhere = _held_out_elsewhere(config)
-    content = content_settings(config)
+    content, stamps = content_settings(config), source_stamps(config)
     work, made_out = out / ".building", not out.exists()
     work.mkdir(parents=True, exist_ok=True)
     with _alone(work):
-        return _build(config, content, elsewhere, work, made_out, progress)
+        return _build(config, content, stamps, elsewhere, work, made_out, progress)
 
 
 @contextmanager
@@ -208,13 +211,14 @@ def _alone(work: Path) -> Iterator[None]:
 def _build(
     config: OracleConfig,
     content: dict[str, Any],
+    stamps: dict[str, list],
     elsewhere: Sequence[OracleRow],
     work: Path,
     made_out: bool,
     progress: Progress,
 ) -> dict[str, Any]:
     out = work.parent
-    settings = json.loads(json.dumps([asdict(replace(config, workers=None)), content]))
+    settings = json.loads(json.dumps([asdict(replace(config, workers=None)), content, stamps]))
     if _read_json(work / "settings.json") != settings:
         for path in work.iterdir():
             if path.is_dir():
@@ -228,10 +232,8 @@ def _build(
             if not spool.filled:
                 found: dict[str, dict] = {}
                 spool.fill(load_pairs(name, config, progress, found), found)
-    except UserError:  # nothing was built, so nothing stays
-        shutil.rmtree(work)
-        if made_out and not any(out.iterdir()):
-            out.rmdir()
+    except UserError:
+        _discard(work, made_out)
         raise
     manifest = _read_json(work / "manifest.json")
     if manifest is None:
@@ -243,8 +245,30 @@ def _build(
             "fingerprint": _digest([entry["fingerprint"] for entry in corpora.values()]),
         }
         write_text(work / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+    if not any(entry["train"] + entry["heldout"] for entry in manifest["corpora"].values()):
+        why = _refusals(manifest, next(_rejected(work, spools), None))
+        _discard(work, made_out)
+        raise UserError(why)
     _publish(work, out, spools)
     return manifest
+
+
+def _discard(work: Path, made_out: bool) -> None:
+    """Nothing was built, so nothing stays."""
+    shutil.rmtree(work)
+    if made_out and not any(work.parent.iterdir()):
+        work.parent.rmdir()
+
+
+def _refusals(manifest: dict[str, Any], first: dict | None) -> str:
+    """Say why there is nothing to prepare."""
+    if first is None:
+        return f"nothing to prepare: there are no edits in {', '.join(manifest['corpora'])}"
+    reasons = sum((Counter(entry["rejected"]) for entry in manifest["corpora"].values()), Counter())
+    counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+    where = first["file"] if first["row"] is None else f"{first['file']}, row {first['row']}"
+    detail = f" ({first['detail']})" if first["detail"] else ""
+    return f"nothing to prepare: every edit is refused, {counted}; the first is {where}: {first['reason']}{detail}"
 
 
 def _held_out_elsewhere(config: OracleConfig) -> Joined[OracleRow]:
@@ -277,6 +301,15 @@ def _read_refused(file: Path) -> Refused:
     return refused
 
 
+def _rejected(work: Path, spools: dict[str, Spool]) -> Iterator[dict]:
+    """Yield the rows of rejected.jsonl."""
+    refused = [_read_refused(work / f"{what}.jsonl") for what in _SEARCHES]
+    for name, spool in spools.items():
+        by_hygiene = (of.get(name, {}).values() for of in refused)
+        for fault in itertools.chain(spool.rejected(), *by_hygiene):
+            yield {"corpus": name, **fault}
+
+
 def _splits(chosen: Chosen) -> list[Split]:
     return ["heldout" if held_out else "train" for held_out in chosen.held_out]
 
@@ -285,11 +318,8 @@ def _publish(work: Path, out: Path, spools: dict[str, Spool]) -> None:
     """Move what was made to its place; after a kill in between, what has not been moved yet."""
     (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
     with (out / "rejected.jsonl").open("w", encoding="utf-8") as file:
-        refused = [_read_refused(work / f"{what}.jsonl") for what in _SEARCHES]
-        for name, spool in spools.items():
-            by_hygiene = (of.get(name, {}).values() for of in refused)
-            for fault in itertools.chain(spool.rejected(), *by_hygiene):
-                file.write(json.dumps({"corpus": name, **fault}, ensure_ascii=False) + "\n")
+        for fault in _rejected(work, spools):
+            file.write(json.dumps(fault, ensure_ascii=False) + "\n")
     for name, spool in spools.items():
         (out / name).mkdir(exist_ok=True)
         for split in ("train", "heldout"):
@@ -390,7 +420,7 @@ class _Workers:
 
     def __init__(self, config: OracleConfig, edits: int) -> None:
         self._make = functools.partial(_make, config=config)
-        count = config.workers or len(os.sched_getaffinity(0))
+        count = config.workers or usable_cores()
         # A started process imports all this anew; a forked one could hold a lock of a thread that it does not have.
         several = count > 1 and (edits >= _EDITS_FOR_WORKERS or config.workers is not None)
         self._pool = multiprocessing.get_context("spawn").Pool(count) if several else None

@@ -23,9 +23,10 @@ training edits that show held-out ones of this folder or of those in hygiene.hel
 are made on every core (workers=), and a build that was stopped goes on when the same command is given again.
 
 Programs are difflib's. Others can be trained on: program=fewest_ops (moved and repeated lines are copied too) or
-program=fewest_ops_monotone (the same for strategy=monotone); min_copy=M writes out copies of fewer lines, as min_span=M
-decodes; merge_text_free=true writes out copies of blank lines and brackets; equivalents=K adds up to K training rows an
-edit with other programs for it. Held-out edits keep difflib's, so that every choice is scored on the same file.
+program=fewest_ops_monotone (for strategy=monotone, copies in the document's order; often difflib's); min_copy=M writes
+out copies of fewer lines, as min_span=M decodes; merge_text_free=true writes out copies of blank lines and brackets;
+equivalents=K adds up to K training rows an edit with other programs for it. Held-out edits keep difflib's, so that
+every choice is scored on the same file.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ def summarise(manifest: dict, out: str) -> str:
         rows.append([name, *counts, stats["copy_ops"], stats["gen_ops"], share, *(stats[key] for key in counted)])
     text = [markdown_table([*columns, *counted], rows)]
     for name, entry in manifest["corpora"].items():
+        for split, label in (("train", "to train on"), ("heldout", "held out")):
+            if not entry[split] and entry["train"] + entry["heldout"] and manifest["settings"]["heldout"]:
+                text.append(
+                    f"{name}: no edit is {label}, for whole groups are held out (edits of one file or problem), as "
+                    f"near as they come to heldout={manifest['settings']['heldout']}: give more edits or another share"
+                )
         if entry["over_limit"]:
             text.append(f"{name}: {entry['over_limit']} left out by limit")
         if entry["equivalents"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep.bugs import generate as generate_bugs
 from data_prep.formatter_pairs import generate as generate_formatter
+from data_prep.git_commits import Repository
 from data_prep.hub import load_hub
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.mine_git import mine, read_commits
@@ -44,7 +47,7 @@ def load_pairs(
         for item in _load(name, config, progress, found):
             reason = pair_fault(item) if isinstance(item, EditPair) else None
             if reason:
-                file, row = item.meta.get("file", item.id), item.meta.get("row")
+                file, row = item.meta.get("file") or item.meta.get("dataset", item.id), item.meta.get("row")
                 item = {"file": file, "row": row, "reason": reason, "detail": ""}
             yield item
     except (RowError, ValueError) as error:
@@ -53,6 +56,51 @@ def load_pairs(
         hint = "; without the hub, point data_dir= at JSON Lines files" if name.startswith("hevalfix") else ""
         said = next(iter(str(error).splitlines()), "")
         raise UserError(f"{name}: cannot load ({type(error).__name__}: {said}){hint}") from None
+
+
+def source_stamps(config: OracleConfig) -> dict[str, list]:
+    """Return, by corpus, what shows that something it is read from has changed since.
+
+    Of repositories these are the commits that are mined, of files and folders the sizes and times. What a corpus is
+    named on the hub has nothing of the kind here, nor has an installed package.
+
+    Raises:
+        UserError: no such repository or ref.
+    """
+    stamps: dict[str, list] = {}
+    for name in config.corpora:
+        if name == "git":
+            repositories = [Repository(Path(path)) for path in config.git.repo]
+            stamps[name] = [{ref: each.tip(ref) for ref in config.git.refs} for each in repositories]
+        else:
+            stamps[name] = [_stamp(Path(path).expanduser()) for path in _paths(name, config)]
+    return stamps
+
+
+def _paths(name: str, config: OracleConfig) -> list[str | Path]:
+    if name.startswith("hevalfix"):
+        folder = config.data_dir or os.environ.get("CAD_DATA_DIR")
+        return [Path(folder) / "humanevalpack" / f"{LANGUAGES[name.removeprefix('hevalfix-')]}.jsonl"] if folder else []
+    if name == "hub":
+        files = [path for pattern in config.hub.data_files for path in sorted(glob.glob(pattern))]  # noqa: PTH207 - a Path has no absolute ones
+        return [*filter(None, [config.hub.path]), *files]
+    named = {
+        "jsonl": config.jsonl,
+        "bugs": config.bugs.source,
+        "pyfix": filter(None, [config.pyfix.source]),
+        "formatter": config.formatter.source,
+    }
+    return [*named.get(name, ())]
+
+
+def _stamp(path: Path) -> str:
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+    seen = hashlib.sha256()
+    for file in sorted(files):
+        if file.is_file():
+            stat = file.stat()
+            seen.update(f"{os.fsencode(file)!r} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return seen.hexdigest()
 
 
 def _load(name: str, config: OracleConfig, progress: Progress, found: dict[str, dict]) -> Iterator[EditPair | dict]:

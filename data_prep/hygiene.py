@@ -1,8 +1,8 @@
 """Duplicates among edits, and training edits that leak held-out ones: found by content, near content, and origin.
 
 Near texts are found by MinHash and locality-sensitive hashing (Broder, 1997; datasketch, the extra ``hygiene``), which
-only propose: every pair is then compared on its full sets, so that nothing is called near that is not. Memory is the
-index, some 7 kB for each row that is kept, or held out; texts are read again where they are compared.
+only propose: every pair is then compared on its full sets, so that nothing is called near that is not. Memory is some
+hundreds of bytes a row, the hashes of its bands; texts are read again where they are compared.
 
 Two different things are near. For a **duplicate** it is the edit: its removed and added lines with three lines around
 them. Two edits of one document are two edits; the same edit in two copies of a document is one. For a **leak** it is
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from data_prep.oracle import LineMatcher
 from data_prep.rows import Joined
+from data_prep.workers import usable_cores
 from decoding.commandline import UserError
 from decoding.grammar import split_lines
 
 if TYPE_CHECKING:
-    from datasketch import LeanMinHash, MinHashLSH
+    import numpy as np
 
 LeakKind = Literal["same_gold", "same_document", "near_document", "same_path", "same_commit", "same_repository"]
 LEAK_KINDS: tuple[LeakKind, ...] = get_args(LeakKind)
@@ -39,6 +39,7 @@ _PERMUTATIONS = 128
 # Missed pairs cost more than proposals that turn out false: those only cost time.
 _WEIGHTS = (0.05, 0.95)
 _HIGHEST = 0.95  # above, datasketch finds no bands
+_MIX = 0x9E3779B97F4A7C15  # odd, its bits in no order (2^64 over the golden ratio)
 _ROWS_A_BATCH = 500
 _ROWS_A_WORKER = 2000  # fewer are hashed sooner than a process starts
 _SETS_KEPT = 1024  # of shingles, of rows that were compared last
@@ -176,8 +177,8 @@ def jaccard(a: set[str], b: set[str]) -> float:
 
 def recall(threshold: float, similarity: float) -> float:
     """Return the probability that a pair of this similarity is proposed, and so found, at this threshold."""
-    index = _index(threshold)
-    return 1 - (1 - similarity**index.r) ** index.b
+    bands, width = _bands(threshold)
+    return 1 - (1 - similarity**width) ** bands
 
 
 def _shingles(words: list[str]) -> set[str]:
@@ -199,17 +200,20 @@ def find_duplicates(
     Raises:
         UserError: datasketch is not installed.
     """
-    index = _index(threshold)
+    signed = _Signed(rows, edit_shingles, threshold, seed)
+    contents: list[bytes] = []
+    for row in progress(signed, "duplicates"):
+        contents.append(_digest(row.before) + _digest(row.after))
+    proposals = _Proposals(signed.bands)
+    shingles = _reader(rows, edit_shingles)
     settled: dict[bytes, tuple[int, float, bool]] = {}  # by content: the row kept for it
     found = []
-    shingles = _reader(rows, edit_shingles)
-    for number, (row, signature) in enumerate(progress(_Signed(rows, edit_shingles, seed), "duplicates")):
-        content = _digest(row.before) + _digest(row.after)
+    for number, content in enumerate(progress(contents, "edits compared")):
         if content not in settled:
-            near = _first_near(sorted(index.query(signature)), shingles, number, threshold)
+            near = _first_near(proposals.of(number), shingles, number, threshold)
             settled[content] = (number, 1.0, True) if near is None else (*near, False)
             if near is None:
-                index.insert(number, signature)
+                proposals.add(number)
                 continue
         found.append(Duplicate(number, *settled[content]))
     return found
@@ -232,38 +236,48 @@ def find_leaks(
     Raises:
         UserError: datasketch is not installed.
     """
-    index = _index(threshold)
+    signed = _Signed(Joined([held_out, train]), document_shingles, threshold, seed)
     origins: dict[tuple, list[int]] = {}
-    signed = progress(_Signed(held_out, document_shingles, seed), "held-out documents")
-    for number, (row, signature) in enumerate(signed):
-        texts = {"same_gold": row.after, "same_document": row.before}
-        keys = {(kind, _digest(text)) for kind, text in texts.items() if text.strip()} | _origins(row)
-        for key in keys:
-            origins.setdefault(key, []).append(number)
-        if row.before.strip() or row.after.strip():
-            index.insert(number, signature)
-    shingles = _reader(held_out, document_shingles)
-    reached: dict[LeakKind, set[int]] = {kind: set() for kind in LEAK_KINDS}
+    blank: set[int] = set()
+    firsts: dict[int, dict[LeakKind, tuple[int, float]]] = {}  # by training row
     touched: set[tuple] = set()
     known: set[LeakKind] = set()
-    leaks = []
-    for number, (row, signature) in enumerate(progress(_Signed(train, document_shingles, seed), "leaks")):
-        texts = {_digest(row.before), _digest(row.after)}
+    for number, row in enumerate(progress(signed, "leaks")):
         by_origin = _origins(row)
+        if number < len(held_out):
+            texts = {"same_gold": row.after, "same_document": row.before}
+            for key in {(kind, _digest(text)) for kind, text in texts.items() if text.strip()} | by_origin:
+                origins.setdefault(key, []).append(number)
+            if not (row.before.strip() or row.after.strip()):
+                blank.add(number)
+            continue
         known |= {key[0] for key in by_origin}
+        texts = {_digest(row.before), _digest(row.after)}
         keys = {(kind, text) for kind in ("same_gold", "same_document") for text in texts} | by_origin
-        first: dict[LeakKind, tuple[int, float]] = {}
         for key in keys & origins.keys():
             touched.add(key)
+            first = firsts.setdefault(number - len(held_out), {})
             first[key[0]] = min(first.get(key[0], (len(held_out), 1.0)), (origins[key][0], 1.0))
-        if proposed := sorted(index.query(signature)):
-            own = document_shingles(row.before, row.after)
+    proposals = _Proposals(signed.bands)
+    for number in range(len(held_out)):
+        if number not in blank:
+            proposals.add(number)
+    reached: dict[LeakKind, set[int]] = {kind: set() for kind in LEAK_KINDS}
+    shingles = _reader(held_out, document_shingles)
+    for number in progress(range(len(train)), "documents compared"):
+        if proposed := proposals.of(len(held_out) + number):
+            own = document_shingles(train[number].before, train[number].after)
             for other in proposed:
                 similarity = jaccard(own, shingles(other))
                 if similarity >= threshold:
                     reached["near_document"].add(other)
-                    first.setdefault("near_document", (other, similarity))
-        leaks += [Leak(number, first[kind][0], kind, first[kind][1]) for kind in LEAK_KINDS if kind in first]
+                    firsts.setdefault(number, {}).setdefault("near_document", (other, similarity))
+    leaks = [
+        Leak(number, first[kind][0], kind, first[kind][1])
+        for number, first in sorted(firsts.items())
+        for kind in LEAK_KINDS
+        if kind in first
+    ]
     for key in touched:
         reached[key[0]].update(origins[key])
     by_content = {"same_gold", "same_document", "near_document"}
@@ -276,7 +290,7 @@ def find_leaks(
 
 def check_installed() -> None:
     """Raise UserError where datasketch is not installed."""
-    _index(0.8)
+    _bands(0.8)
 
 
 def refuse_duplicates(
@@ -329,56 +343,108 @@ def _fault(pair: Edit, reason: str, detail: str) -> dict[str, Any]:
 # How
 
 
-def _index(threshold: float) -> MinHashLSH:
+def _bands(threshold: float) -> tuple[int, int]:
+    """Return into how many bands a signature is cut, and how many of its values a band has."""
     try:
         from datasketch import MinHashLSH
     except ImportError:
         raise UserError(
             "duplicates and leaks are found with datasketch, which is not installed: pip install 'cad-train[hygiene]'"
         ) from None
-    return MinHashLSH(threshold=min(threshold, _HIGHEST), num_perm=_PERMUTATIONS, weights=_WEIGHTS)
+    index = MinHashLSH(threshold=min(threshold, _HIGHEST), num_perm=_PERMUTATIONS, weights=_WEIGHTS)
+    return index.b, index.r
 
 
-@dataclass(frozen=True)
 class _Signed:
-    """Every row with its MinHash, in order; made on every core where rows are many, with a few batches in flight."""
+    """Every row once, in order, while ``bands`` fills; on every core where rows are many, a few batches in flight.
 
-    rows: Sequence[Edit]
-    shingles: Shingles
-    seed: int
+    Attributes:
+        bands: ``[rows, bands]``, a hash of each band of each row's MinHash.
+    """
+
+    def __init__(self, rows: Sequence[Edit], shingles: Shingles, threshold: float, seed: int) -> None:
+        import numpy as np
+
+        self._rows = rows
+        self._how = (shingles, *_bands(threshold), seed)
+        self.bands = np.empty((len(rows), self._how[1]), np.uint64)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows)
 
-    def __iter__(self) -> Iterator[tuple[Edit, LeanMinHash]]:
-        batches = (self.rows[start : start + _ROWS_A_BATCH] for start in range(0, len(self), _ROWS_A_BATCH))
-        workers = min(len(os.sched_getaffinity(0)), len(self) // _ROWS_A_WORKER)
+    def __iter__(self) -> Iterator[Edit]:
+        workers = min(usable_cores(), len(self) // _ROWS_A_WORKER)
+        starts = range(0, len(self), _ROWS_A_BATCH)
         if workers < 2:
-            for batch in batches:
-                yield from zip(batch, _sign(_texts(batch), self.shingles, self.seed), strict=True)
+            for start in starts:
+                batch = self._rows[start : start + _ROWS_A_BATCH]
+                self.bands[start : start + len(batch)] = _sign(_texts(batch), *self._how)
+                yield from batch
             return
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
             waiting = deque()
-            for batch in batches:
-                waiting.append((batch, pool.apply_async(_sign, (_texts(batch), self.shingles, self.seed))))
+
+            def done() -> list[Edit]:
+                start, batch, job = waiting.popleft()
+                self.bands[start : start + len(batch)] = job.get()
+                return batch
+
+            for start in starts:
+                batch = self._rows[start : start + _ROWS_A_BATCH]
+                waiting.append((start, batch, pool.apply_async(_sign, (_texts(batch), *self._how))))
                 if len(waiting) > 2 * workers:
-                    batch, job = waiting.popleft()
-                    yield from zip(batch, job.get(), strict=True)
-            for batch, job in waiting:
-                yield from zip(batch, job.get(), strict=True)
+                    yield from done()
+            while waiting:
+                yield from done()
+
+
+class _Proposals:
+    """Rows that may be near one another: those that share a bucket, the same hash of the same band.
+
+    Most hashes are of one row alone; they need no bucket.
+    """
+
+    def __init__(self, bands: np.ndarray) -> None:
+        import numpy as np
+
+        self._buckets = np.full(bands.shape, -1, np.int32)
+        named = 0
+        for band, hashes in enumerate(bands.T):
+            _, bucket, size = np.unique(hashes, return_inverse=True, return_counts=True)
+            number = np.cumsum(size > 1) - 1 + named
+            shared = size[bucket] > 1
+            self._buckets[shared, band] = number[bucket[shared]]
+            named += int((size > 1).sum())
+        self._added: dict[int, list[int]] = defaultdict(list)
+
+    def _of(self, number: int) -> list[int]:
+        buckets = self._buckets[number]
+        return buckets[buckets >= 0].tolist()
+
+    def add(self, number: int) -> None:
+        """Propose this row from now on."""
+        for bucket in self._of(number):
+            self._added[bucket].append(number)
+
+    def of(self, number: int) -> list[int]:
+        """Return the added rows that may be near this one, in order."""
+        return sorted({row for bucket in self._of(number) for row in self._added.get(bucket, ())})
 
 
 def _texts(rows: Sequence[Edit]) -> list[tuple[str, str]]:
     return [(row.before, row.after) for row in rows]
 
 
-def _sign(texts: list[tuple[str, str]], shingles: Shingles, seed: int) -> list[LeanMinHash]:
-    from datasketch import LeanMinHash, MinHash
+def _sign(texts: list[tuple[str, str]], shingles: Shingles, bands: int, width: int, seed: int) -> np.ndarray:
+    """Return ``[texts, bands]``: two rows that share a hash share, but for one pair in 2^64, the values of the band."""
+    import numpy as np
+    from datasketch import MinHash
     from xxhash import xxh32_intdigest
 
     sets = ([shingle.encode("utf-8", "surrogatepass") for shingle in shingles(*pair)] for pair in texts)
     made = MinHash.generator(sets, num_perm=_PERMUTATIONS, seed=seed, hashfunc=xxh32_intdigest)
-    return [LeanMinHash(each) for each in made]
+    values = np.array([each.hashvalues[: bands * width] for each in made], np.uint64)
+    return values.reshape(len(texts), bands, width) @ np.multiply.accumulate(np.full(width, _MIX, np.uint64))
 
 
 def _reader(rows: Sequence[Edit], shingles: Shingles) -> Callable[[int], set[str]]:

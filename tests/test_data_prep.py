@@ -28,6 +28,7 @@ from data_prep.build import (
     read_manifest,
     read_split,
 )
+from data_prep.formatter_pairs import FormatterConfig
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.hygiene import HygieneConfig
 from data_prep.oracle import build_oracle
@@ -356,9 +357,8 @@ def test_a_person_reads_what_was_refused_and_made(tmp_path):
 def test_duplicates_and_leaks_are_found_across_corpora(tmp_path):
     data_dir = humanevalpack(tmp_path, list(range(10)), [])
     of_python = [(pair.before, pair.after) for pair in load_humanevalpack("py", Path(data_dir))]
-    source = write_jsonl(
-        tmp_path / "edits.jsonl", [edit("Do it.", *of_python[0]), edit("Undo it.", *of_python[1][::-1])]
-    )
+    rows = [edit("Do it.", *of_python[0]), edit("Undo it.", *of_python[1][::-1]), edit(before="another\n")]
+    source = write_jsonl(tmp_path / "edits.jsonl", rows)
     out, hygiene = tmp_path / "out", HygieneConfig(near_duplicates=True)
     both, data = {"corpora": ["hevalfix-py", "jsonl"], "jsonl": [source]}, {"data_dir": data_dir, "out": str(out)}
     build_oracles(OracleConfig(**both, **data, heldout=0.0, hygiene=hygiene))
@@ -370,7 +370,7 @@ def test_duplicates_and_leaks_are_found_across_corpora(tmp_path):
     hygiene = HygieneConfig(drop_leaks=["same_gold", "same_document"], held_out=[str(out)])
     settings_of_other = {"out": str(tmp_path / "other"), "heldout": 0.0, "hygiene": hygiene}
     manifest = build_oracles(OracleConfig(corpora=["jsonl"], jsonl=[source], **settings_of_other))
-    assert manifest["corpora"]["jsonl"]["rejected"] == {"leak": 2} and manifest["corpora"]["jsonl"]["train"] == 0
+    assert manifest["corpora"]["jsonl"]["rejected"] == {"leak": 2} and manifest["corpora"]["jsonl"]["train"] == 1
     faults = list(read_rows(tmp_path / "other" / "rejected.jsonl"))
     assert [fault["held_out"] for fault in faults] == ["hevalfix-py/0", "hevalfix-py/1"]
 
@@ -532,7 +532,7 @@ def test_edits_of_one_document_or_one_named_group_stay_together(tmp_path, seed):
     assert len(train | heldout) == 9 and not train & heldout
     documents = [{row.before for row in read_split(out, ["jsonl"], split)} for split in ("train", "heldout")]
     assert not documents[0] & documents[1]
-    assert 6 <= entry["heldout"] < 6 + 4  # a fifth of 30, and at most the rest of the last group
+    assert 4 <= entry["heldout"] <= 8  # a fifth of 30 is 6; groups have 3 or 4
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -556,7 +556,7 @@ in_corpora = st.tuples(st.sampled_from(["hevalfix-py", "hevalfix-js", "jsonl"]),
 
 @given(st.lists(in_corpora), st.integers(1, 9))
 @settings(deadline=None)
-def test_whole_groups_are_held_out_until_the_share_is_reached(edits, tenths):
+def test_whole_groups_are_held_out_as_near_as_they_come_to_the_share(edits, tenths):
     corpora = {name: [] for name in ("hevalfix-py", "hevalfix-js", "jsonl")}
     for name, group in edits:
         corpora[name].append(EditPair(str(len(corpora[name])), name, "", "a", "b", f"g{group}"))
@@ -567,7 +567,8 @@ def test_whole_groups_are_held_out_until_the_share_is_reached(edits, tenths):
         held_out = Counter(pair.group for pair, mark in zip(pairs, marks, strict=True) if mark)
         sizes, expected = Counter(pair.group for pair in pairs), Counter()
         for group in sorted(sizes, key=lambda group: group_score("split", family[0], group)):
-            if expected.total() < round(tenths / 10 * len(pairs)):
+            amiss = round(tenths / 10 * len(pairs)) - expected.total()
+            if abs(amiss - sizes[group]) <= abs(amiss):
                 expected[group] = sizes[group]
         assert held_out == expected
 
@@ -587,10 +588,43 @@ def test_a_limit_keeps_the_first_by_score_in_order(groups_of, limit, seed):
     assert chosen.places.tolist() == sorted(order[:limit]) and chosen.over_limit == max(0, len(pairs) - limit)
 
 
-def test_nothing_usable_is_a_build_with_empty_splits(tmp_path):
-    entry, rejected = build_jsonl(tmp_path, [b"{}"])
-    assert (entry["offered"], entry["train"], entry["heldout"], len(rejected)) == (1, 0, 0, 1)
-    assert entry["statistics"]["copied_share"] is None and built(tmp_path / "out", "jsonl") == []
+def test_one_group_is_trained_on_and_a_person_is_told_that_nothing_is_held_out(tmp_path):
+    rows = [edit(before="the same\n", after=f"edit {i}\n") for i in range(10)]
+    done = command("corpora=[jsonl]", f"jsonl=[{write_jsonl(tmp_path / 'e.jsonl', rows)}]", f"out={tmp_path / 'out'}")
+    assert done.returncode == 0 and "jsonl: no edit is held out" in done.stdout
+    assert len(read_split(tmp_path / "out", ["jsonl"], "train")) == 10
+
+
+def test_where_nothing_is_usable_nothing_is_written_and_what_was_there_stays(tmp_path):
+    build_jsonl(tmp_path, [edit()], heldout=0.0)
+    before = contents(tmp_path / "out")
+    with pytest.raises(
+        UserError, match=r"every edit is refused, 2 missing_field, 1 not_json; the first is .*, row 1: "
+    ):
+        build_jsonl(tmp_path, [b"{}", b"{", b'{"before": ""}'])
+    assert contents(tmp_path / "out") == before
+    with pytest.raises(UserError, match="nothing to prepare: there are no edits in jsonl"):
+        build_oracles(
+            OracleConfig(corpora=["jsonl"], jsonl=[write_jsonl(tmp_path / "e", [])], out=str(tmp_path / "no"))
+        )
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_build_that_was_stopped_starts_anew_where_its_sources_have_changed(tmp_path, monkeypatch):
+    source, out = tmp_path / "layout", tmp_path / "out"
+    source.mkdir()
+    (source / "a.py").write_text("one \n")
+    formatter = FormatterConfig(
+        source=[str(source)], command="trailing-whitespace", unit="file", min_lines=1, cases=None
+    )
+    config = OracleConfig(corpora=["formatter"], formatter=formatter, out=str(out), heldout=0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_make_corpora", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            build_oracles(config)
+    (source / "a.py").write_text("two  \n")
+    build_oracles(config)
+    assert [row.before for row in built(out, "formatter")] == ["two  \n"]
 
 
 # --- what a person gets wrong ----------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_tokens_are_those_that_are_trained_on(tmp_path):
 
 def test_text_that_the_tokenizer_cannot_express_is_counted(tmp_path):
     rows = read_split(prepare(tmp_path, EDITS[:1], heldout=0.0), ["jsonl"], "train")
-    half = replace(rows[0], before=rows[0].before + "\ud800")
+    half = replace(rows[0], instruction="half a character: \ud800")
     found = measure([*rows, half], encoder_of("byte_level"), 10_000)
     assert len(found.ops) == 2 and found.not_encoded == {"lone_surrogate": 1}
     assert len(found.document_tokens) == len(found.example_tokens) == 1
@@ -280,6 +280,9 @@ def test_a_folder_that_is_none_or_damaged_is_refused(tmp_path):
         report_on(data)
     path.write_text("".join([*lines[:2], '{"id": 1}\n', *lines[3:]]))
     with pytest.raises(UserError, match="row 3: no prepared edit"):
+        report_on(data)
+    path.write_text("".join(lines).replace('"three"', '"thr33"', 1))
+    with pytest.raises(UserError, match=r"the program of .*edits.jsonl:2 .* does not give its gold"):
         report_on(data)
     path.unlink()
     with pytest.raises(UserError, match="cannot be read"):

@@ -120,7 +120,7 @@ def test_seed_processes_and_number_of_cores_do_not_change_what_is_found(monkeypa
     leaks = find_leaks(rows[:40], rows[30:])
     monkeypatch.setattr(hygiene, "_ROWS_A_BATCH", 7)
     monkeypatch.setattr(hygiene, "_ROWS_A_WORKER", 10)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(hygiene, "usable_cores", lambda: 3)
     assert find_duplicates(rows) == expected == find_duplicates(rows, seed=7)
     assert find_leaks(rows[:40], rows[30:]) == leaks
 
