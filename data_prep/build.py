@@ -73,7 +73,7 @@ class OracleConfig:
     program: Choice = "difflib"  # of training edits: which of the programs that make the edit; see data_prep.programs
     min_copy: int = 1  # of training edits: copies of fewer lines are written out
     merge_text_free: bool = False  # likewise copies without a letter or digit (blank lines, brackets)
-    equivalents: int = 0  # up to so many training rows more an edit, with other programs for it
+    equivalents: int = 0  # up to so many training rows more an edit, with other programs for it; at most 100
     tokenizer: str | None = None  # hub name, folder, or GGUF file: adds token counts to the statistics
     workers: int | None = None  # processes that make oracles; default one a core where there are thousands of edits
     probeedit: ProbeEditConfig = field(default_factory=ProbeEditConfig)  # the probeedit generator

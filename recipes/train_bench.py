@@ -72,6 +72,8 @@ class Config(TrainConfig):
         super().__post_init__()
         if self.max_steps is None or self.max_steps < 2:
             raise ValueError(f"max_steps={self.max_steps}: must be at least 2, since the first is not timed")
+        if self.tokenise and not hasattr(os, "sched_setaffinity"):
+            raise ValueError(f"tokenise={self.tokenise}: needs Linux, to keep to one core; use tokenise=0 here")
         if self.repeats < 1 or self.tokenise < 0:
             raise ValueError(f"repeats={self.repeats}, tokenise={self.tokenise}: at least 1, and at least 0")
         if self.adapter == "qlora":
