@@ -50,6 +50,62 @@ _LANGUAGE_OF = {extension: language for language, extensions in LANGUAGES.items(
 # Reasons that a person may switch off.
 OPTIONAL = ("merge", "revert", "bot", "junk_message", "vendored", "generated")
 
+# What ends the user, password and host of a URL; a comma or a bar does too, for rows of tables hold URLs.
+_URL_ENDS = r"\s/?#,;|\"'`<>\\"
+# What stands in for a password: a variable or a gap, the user's name again, a word for a password.
+_PLACEHOLDER = (
+    r"(?:[${(\[]|%(?![0-9A-Fa-f]{2})|%\w+%@|(?P=user)@|(?:\*+|\.+|(?i:x+))@|(?i:(?:[a-z]+[_.-])*"
+    r"(?:(?:my|your|the|some|db|api|access|auth)?(?:pass(?:w(?:or)?d|phrase)?|pwd|pw|secret|token|key){1,2}\d?(?:[_-]here)?"
+    r"|change[_-]?me|example|redacted|hidden)@))"
+)
+# Kind, patterns of which one must be there (so that most documents cost one search, not one for each), and the pattern.
+# What a pattern calls "kept" stays where the secret is masked.
+_SECRETS = [
+    ("aws_access_key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[A-Z2-7]{16}\b"),
+    (
+        "aws_secret_key",
+        ("aws_secret", "AWS_SECRET", "awsSecret", "AwsSecret", "secretAccessKey"),
+        r"(?i)(?:aws_?secret(?:_?access)?_?key|secretAccessKey)[\"' \t:=]{1,10}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
+    ),
+    ("azure_storage_key", ("AccountKey=",), r"\bAccountKey=[A-Za-z0-9+/]{86}=="),
+    (
+        "github_token",
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})",
+    ),
+    ("gitlab_token", ("glpat-", "gldt-", "glptt-", "glrt-"), r"\bgl(?:pat|dt|ptt|rt)-[\w-]{20,}"),
+    ("slack_token", ("xox",), r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    ("slack_webhook", (r"hooks\.slack\.com",), r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}"),
+    (
+        "private_key",
+        ("PRIVATE KEY",),
+        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:[\s\S]{0,20000}?-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?",
+    ),
+    (
+        "openai_key",
+        ("sk-",),
+        r"\bsk-(?:[A-Za-z0-9]{48}\b|(?:proj|svcacct|admin)-[\w-]{40,}|[\w-]{0,100}T3BlbkFJ[\w-]+)",
+    ),
+    ("anthropic_key", ("sk-ant-",), r"\bsk-ant-[\w-]{24,}"),
+    ("google_api_key", ("AIza",), r"\bAIza[\w-]{35}(?![\w-])"),
+    ("stripe_key", ("k_live_",), r"\b[sr]k_live_[A-Za-z0-9]{20,}"),
+    ("sendgrid_key", (r"SG\.",), r"\bSG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
+    ("digitalocean_token", ("do[opr]_v1_",), r"\bdo[opr]_v1_[0-9a-f]{64}\b"),
+    ("npm_token", ("npm_",), r"\bnpm_[A-Za-z0-9]{36}\b"),
+    ("pypi_token", ("pypi-AgE",), r"\bpypi-AgE[\w-]{50,}"),
+    ("huggingface_token", ("hf_",), r"\bhf_[A-Za-z0-9]{34,}\b"),
+    ("jwt", ("eyJ",), r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{10,}"),
+    (
+        "url_password",  # the last: a token has its own kind there too. docker://image:tag@sha256:... is none
+        (r"://[^\s/:]*:[^\s/]*@",),
+        rf"(?<=\w)(?P<kept>://(?P<user>[^{_URL_ENDS}:]*):)(?!{_PLACEHOLDER})[^{_URL_ENDS})\]]{{4,}}(?=@(?!sha256:))",
+    ),
+]
+_SECRETS = [(kind, hints, re.compile(pattern)) for kind, hints, pattern in _SECRETS]
+_HINT = re.compile("|".join(hint for _, hints, _ in _SECRETS for hint in hints))
+SECRET_KINDS = [kind for kind, _, _ in _SECRETS]
+
 
 @dataclass
 class GitConfig:
@@ -67,7 +123,9 @@ class GitConfig:
     max_lines: int = 2_000  # most lines of a document
     max_line_chars: int = 2_000  # longest line of a document: minified code and data have longer ones
     keep: list[str] = field(default_factory=list)  # of merge, revert, bot, junk_message, vendored, generated
-    secrets: Literal["drop", "mask"] = "drop"  # edits that hold a key or token of a known form
+    secrets: Literal["drop", "mask"] = field(
+        default="drop", metadata={"help": f"edits that hold a secret of a known form: {', '.join(SECRET_KINDS)}"}
+    )
     emails: Literal["mask", "drop", "keep"] = "mask"  # addresses in documents; in messages they are masked always
 
     def __post_init__(self) -> None:
@@ -336,47 +394,15 @@ def _longest(limit: int, same: Callable[[int, int], bool]) -> int:
 SECRET_MASK = "<secret>"
 EMAIL_MASK = "user@example.com"  # an address that parses as one and is nobody's (RFC 2606)
 
-# Kind, texts of which one must stand there (so that most documents cost one search, not one for each), and the pattern.
-_SECRETS = [
-    ("aws_access_key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[A-Z2-7]{16}\b"),
-    (
-        "aws_secret_key",
-        ("aws_secret", "AWS_SECRET", "awsSecret", "AwsSecret", "secretAccessKey"),
-        r"(?i)(?:aws_?secret(?:_?access)?_?key|secretAccessKey)[\"' \t:=]{1,10}[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
-    ),
-    (
-        "github_token",
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})",
-    ),
-    ("gitlab_token", ("glpat-", "gldt-", "glptt-", "glrt-"), r"\bgl(?:pat|dt|ptt|rt)-[\w-]{20,}"),
-    ("slack_token", ("xox",), r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    ("slack_webhook", ("hooks.slack.com",), r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}"),
-    (
-        "private_key",
-        ("PRIVATE KEY",),
-        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:[\s\S]{0,20000}?-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?",
-    ),
-    (
-        "openai_key",
-        ("sk-",),
-        r"\bsk-(?:[A-Za-z0-9]{48}\b|(?:proj|svcacct|admin)-[\w-]{40,}|[\w-]{0,100}T3BlbkFJ[\w-]+)",
-    ),
-    ("anthropic_key", ("sk-ant-",), r"\bsk-ant-[\w-]{24,}"),
-    ("google_api_key", ("AIza",), r"\bAIza[\w-]{35}(?![\w-])"),
-    ("stripe_key", ("k_live_",), r"\b[sr]k_live_[A-Za-z0-9]{20,}"),
-    ("npm_token", ("npm_",), r"\bnpm_[A-Za-z0-9]{36}\b"),
-    ("pypi_token", ("pypi-AgE",), r"\bpypi-AgE[\w-]{50,}"),
-    ("huggingface_token", ("hf_",), r"\bhf_[A-Za-z0-9]{34,}\b"),
-    ("jwt", ("eyJ",), r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{10,}"),
-]
-_SECRETS = [(kind, hints, re.compile(pattern)) for kind, hints, pattern in _SECRETS]
-_HINT = re.compile("|".join(re.escape(hint) for _, hints, _ in _SECRETS for hint in hints))
-
 
 def secret_kinds(text: str) -> list[str]:
-    """Return the kinds of secrets that stand in a text; the secrets themselves are never returned."""
+    """Return the kinds of secrets that stand in a text; the secrets themselves are never returned.
+
+    A password in a URL (scheme://user:password@host) is one unless it plainly stands in for another, as in
+    documentation: a variable or a gap (``${PASS}``, ``{password}``, ``%s``, ``<password>``, ``****``, ``xxx``), the
+    user's name again (``postgres:postgres``), a word for a password (``pass``, ``DB_PASSWORD``, ``changeme``), or fewer
+    than four characters. A user without a password (``ssh://git@host``) is none.
+    """
     return [kind for kind, _, pattern in _SECRETS if pattern.search(text)] if _HINT.search(text) else []
 
 
@@ -384,7 +410,7 @@ def mask_secrets(text: str) -> tuple[str, int]:
     """Return ``text`` with every secret as ``SECRET_MASK``, and their number."""
     count = 0
     for _, _, pattern in _SECRETS if _HINT.search(text) else ():
-        text, found = pattern.subn(SECRET_MASK, text)
+        text, found = pattern.subn(lambda secret: secret.groupdict().get("kept", "") + SECRET_MASK, text)
         count += found
     return text, count
 
@@ -392,6 +418,7 @@ def mask_secrets(text: str) -> tuple[str, int]:
 # The domain is looked for first, from its "@": a search for the part before it would start at every character.
 _DOMAIN = re.compile(r"@(?!\dx\.)((?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24})(?![\w(\[])")  # icon@2x.png; a@b.method(
 _LOCAL = re.compile(r"\w[\w.%+'-]*\Z")
+_USER_INFO = re.compile(rf"://[^{_URL_ENDS}]*\Z")  # what is before "@" after this is the user of a URL, or its password
 _NOBODY = re.compile(r"(?:.*\.)?(?:example\.(?:com|org|net)|example|invalid|test|localhost)", re.IGNORECASE)
 
 
@@ -399,7 +426,7 @@ def mask_emails(text: str) -> tuple[str, int]:
     """Return ``text`` with every e-mail address as ``EMAIL_MASK``, and their number.
 
     A function of the text alone, so an address that an edit leaves is masked alike on both sides. Addresses at the
-    domains that RFC 2606 reserves stay, and ``git@HOST`` of a remote.
+    domains that RFC 2606 reserves stay, and ``git@HOST`` of a remote; ``user@host`` of a URL is no address.
     """
     text, count = _mask_once(text)
     again = count
@@ -414,7 +441,8 @@ def _mask_once(text: str) -> tuple[str, int]:
         local = _LOCAL.search(text, max(end, domain.start() - 64), domain.start())
         if local is None:
             continue
-        if not _NOBODY.fullmatch(domain[1]) and local[0] != "git":
+        in_url = _USER_INFO.search(text, max(0, local.start() - 256), local.start())
+        if not _NOBODY.fullmatch(domain[1]) and local[0] != "git" and not in_url:
             parts += [text[end : local.start()], EMAIL_MASK]
             count += 1
         else:

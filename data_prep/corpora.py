@@ -37,8 +37,8 @@ def load_pairs(
 ) -> Iterator[EditPair | dict]:
     """Yield the edits of a corpus in its order, and a dictionary with file, row, reason and detail for what is none.
 
-    Edits that no oracle is built for are among the latter: no_op, lone_surrogate. ``found[name]`` is set to what a
-    generator of bugs says of its source.
+    Edits that no oracle is built for are among the latter: empty, no_op, lone_surrogate. ``found[name]`` is set to what
+    a generator of bugs says of its source.
 
     Raises:
         UserError: a file that is missing or damaged, a generator that cannot make what was asked for.
@@ -105,11 +105,7 @@ def _stamp(path: Path) -> str:
 
 def _load(name: str, config: OracleConfig, progress: Progress, found: dict[str, dict]) -> Iterator[EditPair | dict]:
     if name == "jsonl":
-        paths = [Path(path).expanduser() for path in config.jsonl]
-        for path in paths:
-            if not path.is_file():
-                raise UserError(f"jsonl: there is no file {path}")
-        yield from read_user_pairs(paths, config.synthesize_instructions)
+        yield from read_user_pairs([Path(path).expanduser() for path in config.jsonl], config.synthesize_instructions)
     elif name == "git":
         yield from read_commits(mine(config.git, progress))
     elif name == "hub":

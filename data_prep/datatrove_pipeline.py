@@ -67,7 +67,7 @@ from data_prep.build import (
     statistics,
 )
 from data_prep.build_oracles import summarise
-from data_prep.hub import Columns
+from data_prep.hub import Columns, check_columns
 from data_prep.programs import Choice
 from data_prep.rows import read_rows, write_text
 from decoding.commandline import UserError, run
@@ -154,10 +154,17 @@ def work_folder(config: Config) -> Path:
 
 
 def oracle_pipeline(config: Config, work: Path) -> list[PipelineStep]:
-    """Return the steps of a task: read edits, make rows, write them to ``work``. Needs datatrove."""
-    from data_prep.datatrove_steps import EditReader, OracleStep, writer
+    """Return the steps of a task: read edits, make rows, write them to ``work``. Needs datatrove.
 
-    step = OracleStep(config.settings(), config.columns(), writer(work / "rejected"))
+    Raises:
+        UserError: columns are named, and the first row lacks one.
+    """
+    from data_prep.datatrove_steps import EditReader, OracleStep, first_row, writer
+
+    columns = config.columns()
+    if columns != Columns() and (row := first_row(config.input, PATTERN)):
+        check_columns(row, columns, f"input={config.input}")
+    step = OracleStep(config.settings(), columns, writer(work / "rejected"))
     return [EditReader(config.input, glob_pattern=PATTERN), step, writer(work / "rows")]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,13 @@ class EditReader(BaseDiskReader):
                 except (ValueError, RecursionError) as error:
                     row = {_NOT_JSON: str(error)}
                 yield Document(**as_document(self, row, filepath, number))
+
+
+def first_row(folder: str, pattern: str) -> dict | None:
+    """Return the first row of the first file that has a JSON object, or None."""
+    rows = (document.metadata for document in EditReader(folder, glob_pattern=pattern).run())
+    with suppress(Exception):  # a file that cannot be read fails its task, which logs why
+        return next((row for row in rows if _NOT_JSON not in row), None)
 
 
 class OracleStep(PipelineStep):

@@ -64,7 +64,11 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def _tidy(text: str) -> str:
     lines = [line.removesuffix("\r").rstrip(" \t") + "\r" * line.endswith("\r") for line in text.split("\n")]
-    return "\n".join(lines).rstrip("\r\n") + ("\r\n" if "\r\n" in text else "\n")
+    tidy = "\n".join(lines)
+    body = tidy.rstrip("\r\n")
+    newline = tidy.find("\n", len(body))  # that of the last line with text; where it has none, that of the line before
+    newline = tidy.rfind("\n") if newline < 0 else newline
+    return body + ("\r\n" if newline > 0 and tidy[newline - 1] == "\r" else "\n")
 
 
 def _spaces_for_tabs(text: str) -> str:
@@ -115,11 +119,14 @@ def generate(config: FormatterConfig, seed: int) -> tuple[list[EditPair], list[d
     enough documents to draw from; what was not visited or not drawn is in neither list. The pairs of a file share a
     group, and so do files of one text. ``meta`` has file, row, function, and the formatter with its version.
 
-    Raises ValueError for a bad setting, a program that is not installed, and more cases than documents.
+    Raises ValueError for a bad setting, a program that is not installed, no file, and more cases than documents.
     """
     _check(config)
     tool = _Tool.of(config.command)
     files = _files(config)
+    if not files:
+        ends = " or ".join(f".{extension}" for extension in _extensions(config))
+        raise ValueError(f"formatter: no {ends} file in {', '.join(config.source)}")
     rng = random.Random(f"formatter:{seed}")
     rng.shuffle(files)
     faults: list[dict] = []
@@ -141,10 +148,13 @@ def generate(config: FormatterConfig, seed: int) -> tuple[list[EditPair], list[d
     wanted = len(documents) if config.cases is None else config.cases
     if len(documents) < max(wanted, 1):
         reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(Counter(x["reason"] for x in faults).items()))
+        asked = "" if config.cases is None else f"cases={config.cases}, but "
+        count = f"only {len(documents)}" if documents else "no"
+        fewer = "lower cases, take them all with formatter.cases=null, " if documents else ""
         raise ValueError(
-            f"formatter: cases={config.cases}, but {config.command} changes only {len(documents)} documents "
+            f"formatter: {asked}{config.command} changes {count} documents "
             f"(unit={config.unit}) of {config.min_lines} to {config.max_lines} lines in {len(files)} files"
-            f"{f' ({reasons})' if reasons else ''}: lower cases, widen min_lines and max_lines, or name more in source"
+            f"{f' ({reasons})' if reasons else ''}: {fewer}widen min_lines and max_lines, or name more in source"
         )
     rng.shuffle(documents)
     pairs = []

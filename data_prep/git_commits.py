@@ -53,8 +53,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit; ``message`` is None where it is not UTF-8, ``author`` is name and address, never to be written,
-    ``date`` is the author's, in ISO 8601."""
+    """One commit; ``message`` is None where git cannot give it in UTF-8, ``author`` is name and address, never to be
+    written, ``date`` is the author's, in ISO 8601."""
 
     id: str
     parents: tuple[str, ...]
@@ -80,7 +80,8 @@ class Repository:
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
         if not self.path.is_dir():
-            raise UserError(f"repo: there is no folder {path}")
+            what = f"{path} is a file: name a folder" if self.path.exists() else f"there is no folder {path}"
+            raise UserError(f"repo: {what}")
         git_dir = Path(self.text("rev-parse", "--absolute-git-dir"))
         if git_dir.resolve() != self.path:
             top = self.text("rev-parse", "--show-toplevel")
@@ -96,11 +97,11 @@ class Repository:
         """Return the id of the commit that ``ref`` names.
 
         Raises:
-            UserError: no such commit, as in a repository without any.
+            UserError: no such commit, as in a repository without any for HEAD.
         """
         found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
         if found.returncode:
-            raise UserError(f"repo: {self.path} has no commit {ref}; is it empty?")
+            raise UserError(f"repo: {self.path} has no commit {ref}" + ("; is it empty?" if ref == "HEAD" else ""))
         return found.stdout.decode().strip()
 
     def is_ancestor(self, old: str, new: str) -> bool:
@@ -123,7 +124,7 @@ class Repository:
         command = ["diff-tree", "--stdin", "--root", "--always", "-r", "-z", "--raw", "--no-abbrev", "--encoding=UTF-8"]
         command += ["-M", f"-l{_RENAME_LIMIT}", "--no-rename-empty", "--no-ext-diff", "--no-textconv"]
         command += ["--diff-merges=first-parent"] * merges
-        command.append("--format=tformat:%H%x00%P%x00%aI%x00%an %ae%x00%B%x00")
+        command.append("--format=tformat:%H%x00%P%x00%aI%x00%an %ae%x00%e%x00%B%x00")
         with tempfile.TemporaryFile() as ids, tempfile.TemporaryFile() as errors:
             ids.write(order)
             ids.seek(0)
@@ -334,7 +335,7 @@ def _parse_commits(tokens: Iterator[bytes]) -> Iterator[Commit]:
     while token is not None:
         commit = token.decode()
         parents, date = next(tokens).decode().split(), next(tokens).decode("utf-8", "replace")
-        author, message = next(tokens).decode("utf-8", "replace"), next(tokens)
+        author, encoding, message = next(tokens).decode("utf-8", "replace"), next(tokens), next(tokens)
         next(tokens)  # the empty one that ends the format
         changes = []
         while (token := next(tokens, None)) is not None and token.lstrip(b"\n")[:1] == b":":
@@ -343,7 +344,8 @@ def _parse_commits(tokens: Iterator[bytes]) -> Iterator[Commit]:
             path = next(tokens) if status[0] in "RC" else old_path
             changes.append(Change(status[0], old_mode, new_mode, old_blob, new_blob, old_path, path))
         try:
-            text = message.decode()
+            # A message holds no NUL, so it is not in UTF-16 whatever its commit says, and git converts it to nonsense.
+            text = None if encoding.lower().startswith((b"utf-16", b"utf16")) else message.decode()
         except UnicodeDecodeError:
             text = None
         yield Commit(commit, tuple(parents), date, author, text, changes)

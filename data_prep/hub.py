@@ -6,11 +6,13 @@
 
 Columns that are not named are found under the names that edits are published with: instruction, or subject or message
 of a commit; before and after, or old_contents and new_contents; group, or repos. A row without an edit is counted by
-reason: missing_field, null, not_text, empty, duplicate. Code of a data set is never run.
+reason: missing_field, null, not_text, empty, duplicate. Every cell of a CSV file is text. Code of a data set is never
+run.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.pairs import EditPair
+from data_prep.rows import read_rows_tolerant
 from decoding.commandline import UserError
 
 FIELDS = ("instruction", "before", "after")
@@ -108,10 +111,10 @@ def load_hub(config: HubConfig) -> Iterator[EditPair | dict]:
         UserError: a data set that cannot be read or lacks a column, a file of a kind that is not known.
     """
     seen: set[bytes] = set()
-    revision, rows = _open(config)
-    for number, row in enumerate(_read(rows, config), start=1):
+    revision, builder = _open(config)
+    for number, row in enumerate(_read(builder, config), start=1):
         if number == 1:
-            _check_columns(row, config)
+            check_columns(row, config, f"hub: {config.source}", "hub.")
         texts, reason, detail = read_edit(row, config)
         if not reason:
             digest = hashlib.sha256(json.dumps(texts).encode()).digest()
@@ -139,10 +142,24 @@ def read_edit(row: Mapping[str, Any], columns: Columns) -> tuple[list[str], str,
     wrong = [f"{n} is {type(v).__name__}" for n, v in zip(names, values, strict=True) if not isinstance(v, str)]
     if wrong:
         return [], "not_text", ", ".join(wrong)
-    # A document of blanks is one; an instruction of blanks says nothing.
-    if empty := [name for name, value in zip(names, (values[0].strip(), *values[1:]), strict=True) if not value]:
-        return [], "empty", f"{', '.join(empty)} is empty"
+    if not values[0].strip():
+        return [], "empty", f"{names[0]} is empty"
     return values, "", ""
+
+
+def check_columns(row: Mapping[str, Any], columns: Columns, source: str, key: str = "") -> None:
+    """Refuse a data set by its first row; ``key`` is what the names of the settings start with.
+
+    Raises:
+        UserError: it lacks a column, or is not to be trained on.
+    """
+    if row.keys() >= _CANITEDIT_COLUMNS:
+        raise UserError(f"{source} looks like CanItEdit; {_REFUSED['nuprl/canitedit']}")
+    if missing := columns.missing(row):
+        settings = ", ".join(f"{key}{role}=" for role in _USUAL_NAMES)
+        raise UserError(
+            f"{source} has no column {', no column '.join(missing)}; it has {', '.join(row)}: name them with {settings}"
+        )
 
 
 def group_of(row: Mapping[str, Any], columns: Columns) -> str:
@@ -165,36 +182,50 @@ def _plain(value: Any) -> str:
 
 
 def _open(config: HubConfig) -> tuple[str | None, Any]:
-    """Return the commit that is read, where it is from the hub, and the stream of rows."""
+    """Return the commit that is read, where it is from the hub, and what reads the rows, which has read none yet."""
     # Even local files would otherwise be reported to the hub. Set the first to 0 and the second to 1 to allow it.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    from datasets import load_dataset
+    from datasets import load_dataset_builder, logging
 
-    options: dict[str, Any] = {"split": config.split, "streaming": True}
+    logging.set_verbosity(logging.CRITICAL)  # what a reader logs as an error it raises too, and that is said below
     files = [str(Path(file).expanduser()) if "://" not in file else file for file in config.data_files]
+    folder = Path(config.path).expanduser() if config.path else None
+    reader = None if folder else _reader(files)
+    _check_local(config, folder, files)
     try:
-        if config.path is None:
-            reader = _reader(files)
-            if reader == "csv":
-                options["keep_default_na"] = False  # the text NA is text
-            return None, load_dataset(reader, data_files=files, **options)
-        if Path(config.path).expanduser().exists():
-            return None, load_dataset(
-                str(Path(config.path).expanduser()), config.name, data_files=files or None, **options
-            )
+        if reader:
+            return None, load_dataset_builder(reader, data_files=files)
+        if folder.exists():
+            return None, load_dataset_builder(str(folder), config.name, data_files=files or None)
         from huggingface_hub import HfApi
 
         # Named once and read by name, so that a data set that changes meanwhile is not read half and half.
         revision = HfApi().dataset_info(config.path, revision=config.revision).sha
         if config.path in _FILES and not files:
             pattern = f"hf://datasets/{config.path}@{revision}/{_FILES[config.path].format(name=config.name)}"
-            return revision, load_dataset("json", data_files=pattern, **options)
-        return revision, load_dataset(config.path, config.name, data_files=files or None, revision=revision, **options)
-    except UserError:
-        raise
+            return revision, load_dataset_builder("json", data_files=pattern)
+        return revision, load_dataset_builder(config.path, config.name, data_files=files or None, revision=revision)
     except Exception as error:  # whatever the readers and the hub's client raise
         raise _unreadable(config, error) from error
+
+
+def _check_local(config: HubConfig, folder: Path | None, files: list[str]) -> None:
+    """Refuse a folder or files of this machine that are not there, or are of another kind, by what they are."""
+    if folder and not folder.exists():
+        if config.path.startswith(("/", ".", "~")) or "\\" in config.path:
+            raise UserError(f"hub.path={config.path}: there is no such folder")
+        return  # a data set on the hub, and its files
+    if folder and folder.is_file():
+        raise UserError(f"hub.path={config.path} is a file: name it with hub.data_files=[{config.path}] instead")
+    if folder and (folder / "state.json").is_file():
+        raise UserError(
+            f"hub.path={config.path} was written by save_to_disk: name hub.data_files=[{config.path}/*.arrow] instead"
+        )
+    for file in files:
+        # Not Path.glob, which takes no absolute pattern.
+        if "://" not in file and not glob.glob(file, root_dir=folder, recursive=True):  # noqa: PTH207
+            raise UserError(f"hub.data_files: no file matches {file}")
 
 
 def _reader(files: list[str]) -> str:
@@ -211,30 +242,54 @@ def _reader(files: list[str]) -> str:
     return readers.pop()
 
 
-def _read(rows: Any, config: HubConfig) -> Iterator[dict]:
-    stream = iter(rows.take(config.limit) if config.limit else rows)
+def _read(builder: Any, config: HubConfig) -> Iterator[dict]:
+    from pandas.errors import EmptyDataError
+
+    files = [file for of_split in (builder.config.data_files or {}).values() for file in of_split]
+    if not files:
+        raise _unreadable(config, FileNotFoundError("it has no such files"))
     number = 0
-    while True:
-        try:
-            row = next(stream)
-        except StopIteration:
-            break
-        except Exception as error:  # a reader's own, met where a damaged file or a lost connection is
+    try:
+        _as_text(builder, config)
+        rows = builder.as_streaming_dataset(config.split)
+        for row in rows.take(config.limit) if config.limit else rows:
+            number += 1
+            yield row
+    except Exception as error:  # a reader's own, met where a damaged file or a lost connection is
+        # How readers meet JSON Lines files without a row, and a CSV file without a byte.
+        if not isinstance(error, StopIteration) and not (isinstance(error, EmptyDataError) and len(files) == 1):
+            if damaged := _damaged_row(files):
+                raise UserError(
+                    f"hub: {damaged}; mend it, or name the file in jsonl= (columns {', '.join(FIELDS)}): "
+                    "corpora=[jsonl] refuses such rows and goes on"
+                ) from error
             raise _unreadable(config, error, f" after row {number}" if number else "") from error
-        number += 1
-        yield row
     if not number:
         raise UserError(f"hub: {config.source} has no rows in split {config.split}")
 
 
-def _check_columns(row: dict, config: HubConfig) -> None:
-    if row.keys() >= _CANITEDIT_COLUMNS:
-        raise UserError(f"hub: {config.source} looks like CanItEdit; {_REFUSED['nuprl/canitedit']}")
-    if missing := config.missing(row):
-        raise UserError(
-            f"hub: {config.source} has no column {', no column '.join(missing)}; it has {', '.join(row)}: "
-            "name them with hub.instruction=, hub.before=, hub.after=, hub.group="
-        )
+def _as_text(builder: Any, config: HubConfig) -> None:
+    """Have a reader of CSV give every cell as text: no numbers, and NA is NA."""
+    from datasets import Features, Value
+    from datasets.packaged_modules.csv.csv import CsvConfig
+
+    if isinstance(builder.config, CsvConfig):
+        builder.config.keep_default_na = False
+        first = next(iter(builder.as_streaming_dataset(config.split)))
+        builder.config.features = Features(dict.fromkeys(first, Value("string")))
+
+
+def _damaged_row(files: list[str]) -> str:
+    """Say which row of which local JSON Lines file is the first that cannot be read, or nothing where none is found."""
+    for path in (Path(file) for file in files if file.endswith((".jsonl", ".ndjson")) and Path(file).is_file()):
+        for number, row, problem in read_rows_tolerant(path):
+            try:
+                json.dumps(row, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                problem = "a lone surrogate"
+            if problem:
+                return f"{path}, row {number}: {problem}"
+    return ""
 
 
 def _unreadable(config: HubConfig, error: Exception, where: str = "") -> UserError:
@@ -245,6 +300,4 @@ def _unreadable(config: HubConfig, error: Exception, where: str = "") -> UserErr
             "; check the name, log in with `hf auth login` if access is granted by request, unset HF_HUB_OFFLINE, "
             "or name files that you have with hub.data_files="
         )
-    elif "save_to_disk" in said:
-        hint = f"; here that is hub.data_files=[{config.path}/*.arrow] without hub.path"
     return UserError(f"hub: cannot read {config.source}{where} ({type(error).__name__}: {said}){hint}")

@@ -46,7 +46,7 @@ from data_prep.rows import read_rows, write_text
 from decoding.commandline import UserError, run
 from decoding.console import markdown_table, track
 
-FORMAT_VERSION = 1  # of rows and rules: another one starts anew
+FORMAT_VERSION = 2  # of rows and rules: another one starts anew
 _OBJECTS = 200  # read together, so that git and this process work at the same time
 _COMMITS_BETWEEN_REPORTS = 500
 _CACHED_CHARACTERS = 128 << 20  # of documents: what one commit leaves is mostly what the next one changes
@@ -119,12 +119,22 @@ def mine(config: GitConfig, progress: Progress = lambda items, _: items) -> list
     """Bring the files of every repository of ``config`` up to its refs.
 
     Raises:
-        UserError: no repository, no such ref, two repositories of one name, files in ``out`` that are not ours.
+        UserError: no repository, no such ref, two repositories of one name, an ``out`` that is a file or has files that
+            are not ours.
     """
+    if Path(config.out).exists() and not Path(config.out).is_dir():
+        raise UserError(f"out={config.out} is a file: name a folder")
     repositories = [Repository(Path(path)) for path in config.repo]
-    names = Counter(repository.name for repository in repositories)
-    if repeated := [name for name, count in names.items() if count > 1]:
-        raise UserError(f"repo: {' and '.join(repeated)} is named twice: mine them to folders of their own, with out=")
+    first: dict[str, Repository] = {}
+    for repository in repositories:
+        other = first.setdefault(repository.name, repository)
+        if other is not repository and other.path == repository.path:
+            raise UserError(f"repo: {repository.path} is named twice")
+        if other is not repository:
+            raise UserError(
+                f"repo: {other.path} and {repository.path} have one name, and so would their files: mine each with an "
+                "out= of its own, and prepare what that writes with corpora=[jsonl] jsonl=[OUT1/NAME.jsonl,...]"
+            )
     # Whatever is wrong with one is said before another is mined.
     tips = [{ref: repository.tip(ref) for ref in config.refs} for repository in repositories]
     return [_mine_one(repository, tip, config, progress) for repository, tip in zip(repositories, tips, strict=True)]

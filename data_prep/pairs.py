@@ -33,7 +33,12 @@ def collect(stream: Iterable[EditPair | dict]) -> tuple[list[EditPair], list[dic
 
 
 def pair_fault(pair: EditPair) -> str:
-    """Return why no oracle can be built for a pair (no_op, lone_surrogate), or an empty text."""
+    """Return why a pair is no edit to learn from (empty, no_op, lone_surrogate), or an empty text.
+
+    Of the texts only the instruction may not be empty or blank: to fill a document or to empty it is an edit.
+    """
+    if not pair.instruction.strip():
+        return "empty"
     if pair.before == pair.after:
         return "no_op"
     try:

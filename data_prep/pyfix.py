@@ -1,7 +1,9 @@
 """The pyfix corpus: bug fixes made offline, one injected bug per function of Python code.
 
     python data_prep/build_oracles.py corpora=[pyfix]                      # this Python's standard library
-    python data_prep/build_oracles.py corpora=[pyfix] pyfix.source=click   # an installed package; or a folder, a file
+    python data_prep/build_oracles.py corpora=[pyfix] pyfix.source=click pyfix.cases=null  # all of a package
+
+A source is an installed package, a folder, or a file.
 
 The fixed document is a function as its file has it, dedented to column 0; the broken one differs from it by one bug in
 one run of lines. Nothing is imported, executed or downloaded, so a bug is a bug by construction and not by a failing
@@ -50,7 +52,7 @@ from data_prep.pairs import EditPair
 class PyFixConfig:
     """What ``generate`` makes; every field is a ``key=value`` of the command line."""
 
-    cases: int = 400  # functions to use (one bug each)
+    cases: int | None = 400  # functions to use (one bug each); null for all there are
     min_lines: int = 4  # shortest function body taken, in lines (docstring, comments and blank lines count)
     max_lines: int = 40  # longest function body taken, in lines
     max_docstring_lines: int = 3  # functions with a longer docstring are left out; 0 leaves out every docstring
@@ -575,6 +577,8 @@ def _group(tree: ast.Module) -> str:
 def _check(config: PyFixConfig) -> None:
     for name, lowest in (("cases", 1), ("min_lines", 1), ("max_lines", config.min_lines), ("max_docstring_lines", 0)):
         value = getattr(config, name)
+        if name == "cases" and value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
             floor = f"min_lines={lowest}" if name == "max_lines" else lowest
             raise ValueError(f"pyfix: {name}={value!r} is not allowed: a whole number from {floor} up")
@@ -588,12 +592,12 @@ def generate(config: PyFixConfig, seed: int) -> list[EditPair]:
 
 
 def generate_counted(config: PyFixConfig, seed: int) -> tuple[list[EditPair], BugReport]:
-    """Make ``config.cases`` pairs (function with one bug, function), no two with the same text on either side.
+    """Make ``config.cases`` pairs (function with one bug, function), with None one of every function that can be used.
 
-    The same source, interpreter, limits and seed give the same pairs, and fewer cases are the first of more. Bug kinds
-    come out as even as the functions allow: each function takes the kind used least so far that fits it. ``group`` is a
-    hash of the function's syntax without its name and docstring, so copies of one function in several modules stay
-    together. The report counts what was not used.
+    No two have the same text on either side. The same source, interpreter, limits and seed give the same pairs, and
+    fewer cases are the first of more. Bug kinds come out as even as the functions allow: each function takes the kind
+    used least so far that fits it. ``group`` is a hash of the function's syntax without its name and docstring, so
+    copies of one function in several modules stay together. The report counts what was not used.
 
     Raises ValueError for a bad field (its name, its value and what is allowed) and for more cases than there are usable
     functions (how many there are, and which field to change).
@@ -643,12 +647,16 @@ def generate_counted(config: PyFixConfig, seed: int) -> tuple[list[EditPair], Bu
             break
         else:
             report.functions["no_place"] += 1
-    if len(pairs) < config.cases:
-        where = f"the standard library of Python {platform.python_version()} ({sysconfig.get_paths()['stdlib']})"
+    if len(pairs) < max(config.cases or 0, 1):
+        library = f"the standard library of Python {platform.python_version()} ({sysconfig.get_paths()['stdlib']})"
+        where = config.source or library
+        if not report.files["seen"]:
+            raise ValueError(f"pyfix: no .py file in {where}")
+        asked = f"cases={config.cases}, but " if config.cases else ""
+        count = f"are only {len(pairs)} usable functions" if pairs else "is no usable function"
         raise ValueError(
-            f"pyfix: cases={config.cases}, but there are only {len(pairs)} usable functions with "
-            f"min_lines={config.min_lines}, max_lines={config.max_lines} and "
-            f"max_docstring_lines={config.max_docstring_lines} in {config.source or where}: "
-            "lower cases or widen these limits"
+            f"pyfix: {asked}there {count} with min_lines={config.min_lines}, max_lines={config.max_lines} and "
+            f"max_docstring_lines={config.max_docstring_lines} in {where}: "
+            f"{'lower cases, take them all with pyfix.cases=null, or ' if pairs else ''}widen these limits"
         )
     return pairs, report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from data_prep.hub import provenance
 from data_prep.instructions import synthesize
 from data_prep.pairs import EditPair
 from data_prep.rows import read_rows_tolerant
+from decoding.commandline import UserError
 
 FIELDS = ("instruction", "before", "after")
 
@@ -18,13 +20,19 @@ FIELDS = ("instruction", "before", "after")
 def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) -> Iterator[EditPair | dict]:
     """Yield the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
 
-    Reasons: not_json, missing_field, not_text, duplicate. Pairs with the same ``before`` share a group, so that no
-    document is in two splits; a ``group`` field of the row, where present, is used instead. ``meta`` says where a row
-    is from: file, row, and its fields of repository, path, commit, licence and language.
+    Reasons: not_json, missing_field, not_text, empty (an instruction that is blank), duplicate. Pairs with the same
+    ``before`` share a group, so that no document is in two splits; a ``group`` field of the row, where present, is used
+    instead. ``meta`` says where a row is from: file, row, and its fields of repository, path, commit, licence and
+    language.
 
     With ``synthesize_instructions`` a row whose instruction is missing, null or blank gets one made from the edit, the
     same for the same edit; the pair's ``meta["instruction_made"]`` says whether it determines the edit.
+
+    Raises:
+        UserError: a path that is no file, or a file in which no line can be a row: UTF-16, gzip, a JSON array.
     """
+    for path in paths:
+        _check_file(path)
     seen: set[bytes] = set()
     for path in paths:
         shown = str(path).encode("utf-8", "backslashreplace").decode()  # a file name need not be Unicode
@@ -56,6 +64,22 @@ def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
             )
 
 
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"jsonl: {path} is a folder: name its files, jsonl=[{path}/FILE,...]")
+    if not path.is_file():
+        is_glob = any(sign in str(path) for sign in "*?[")
+        raise UserError(f"jsonl: there is no file {path}" + ("; name each file, globs are not expanded" * is_glob))
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"jsonl: {path} is in UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    if start.startswith(b"\x1f\x8b"):
+        raise UserError(f"jsonl: {path} is packed by gzip: unpack it (gunzip)")
+    if start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        raise UserError(f"jsonl: {path} is a JSON array: write its objects one a line (jq -c '.[]')")
+
+
 def _lacks_instruction(row: dict) -> bool:
     """Whether the row is an edit with nothing said about it."""
     if not isinstance(row.get("before"), str) or not isinstance(row.get("after"), str):
@@ -75,4 +99,6 @@ def _fault(row: dict) -> tuple[str, str]:
     wrong = [name for name in FIELDS if not isinstance(row[name], str)]
     if wrong:
         return "not_text", f"{', '.join(wrong)} is not a string"
+    if not row["instruction"].strip():
+        return "empty", "instruction is empty: write one, or give synthesize_instructions=true and leave it out"
     return "", ""

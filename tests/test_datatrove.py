@@ -235,6 +235,20 @@ def test_columns_may_be_named_and_other_readers_used(tmp_path):
     assert [(row.before, row.after) for row in rows_of(tmp_path / "out")] == [("a\n", "b\n")]
 
 
+def test_a_named_column_that_the_first_row_lacks_is_one_error_before_any_task(edits, tmp_path):
+    with pytest.raises(UserError, match="has no column nope; it has instruction, before, after.*: name them with"):
+        prepare(edits, tmp_path, before="nope")
+    assert not (tmp_path / "parts").exists()
+
+
+def test_an_edit_that_fills_or_empties_a_document_is_kept(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x.jsonl").write_bytes(lines(edit(1, before=""), edit(2, after=""), edit(3, instruction=" ")))
+    out = prepare(tmp_path / "in", tmp_path / "out")
+    assert sorted(bool(row.before) for row in rows_of(out)) == [False, True]
+    assert read_manifest(out)["corpora"]["datatrove"]["rejected"] == {"empty": 1}
+
+
 def test_a_damaged_packed_file_fails_its_task_and_says_where_the_log_is(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/x.jsonl.gz").write_bytes(gzip.compress(lines(*map(edit, range(50))))[:-40])

@@ -120,6 +120,34 @@ def test_imports_and_text_clean_ups(tmp_path):
     assert afters("tabs") == {"blanks.py": "if x:  \n    y = 1\t\n\n\n"}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a \r\nb\n", "a\r\nb\n"),
+        ("a\nb \r\n\n", "a\nb\r\n"),
+        ("a\r\nb\n\r\n \r\n", "a\r\nb\n"),
+        ("a\r\nb\nc", "a\r\nb\nc\n"),  # without an end of its own: that of the line before
+        ("a\nb\r\nc ", "a\nb\r\nc\r\n"),
+        ("a \nb", "a\nb\n"),
+    ],
+)
+def test_the_last_newline_is_of_the_kind_of_the_last_line_with_text(tmp_path, before, after):
+    source = write(tmp_path, a_py=before)
+    config = FormatterConfig(source=[source], command="trailing-whitespace", unit="file", cases=None, min_lines=1)
+    [pair], _ = generate(config, 0)
+    assert pair.after == after
+
+
+def test_fewer_documents_than_the_default_name_the_setting_that_takes_them_all(tmp_path):
+    source = write(tmp_path / "code", ugly_py=UGLY)
+    with pytest.raises(ValueError, match=r"cases=400, but ruff changes only 1 documents .*formatter\.cases=null"):
+        generate(FormatterConfig(source=[source], unit="file"), 0)
+    assert len(generate(FormatterConfig(source=[source], unit="file", cases=None), 0)[0]) == 1
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no \.py or \.pyi file in .*empty$"):
+        generate(FormatterConfig(source=[str(tmp_path / "empty")]), 0)
+
+
 def test_the_standard_library_needs_no_source_and_a_seed_gives_the_same_pairs():
     config = FormatterConfig(cases=20, max_lines=15)
     pairs, faults = generate(config, 1)
@@ -143,7 +171,7 @@ def test_a_formatter_that_hangs_is_stopped_and_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(formatter_pairs.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(formatter_pairs, "_TIMEOUT", 1)
-    with pytest.raises(ValueError, match=r"changes only 0 documents .* in 1 files \(1 timeout\)"):
+    with pytest.raises(ValueError, match=r"changes no documents .* in 1 files \(1 timeout\)"):
         generate(FormatterConfig(source=[source], command="black", unit="file"), 0)
 
 

@@ -95,6 +95,30 @@ def test_texts_come_byte_for_byte_from_every_kind_of_file(tmp_path, name):
     assert len({pair.id for pair in pairs}) == 4
 
 
+@pytest.mark.parametrize("way", ["data_files", "path", "both"])
+def test_every_cell_of_a_csv_file_is_text_whatever_names_it(tmp_path, way):
+    texts = [("null", "NA", "N/A"), ("None", "", "007"), ("1.50", "2024-01-01", "nan")]
+    write(tmp_path / "set/e.csv", [dict(zip(FIELDS, row, strict=True)) for row in texts])
+    files, path = [str(tmp_path / "set/e.csv")], str(tmp_path / "set")
+    settings = {
+        "data_files": {"data_files": files},
+        "path": {"path": path},
+        "both": {"path": path, "data_files": files},
+    }
+    pairs, faults = load(**settings[way])
+    assert [(pair.instruction, pair.before, pair.after) for pair in pairs] == texts and faults == []
+
+
+def test_number_like_columns_of_a_csv_file_keep_their_characters(tmp_path):
+    (tmp_path / "e.csv").write_text("instruction,before,after\n001,007,1.50\n2,08,2.0\n")
+    pairs, faults = load(data_files=[str(tmp_path / "e.csv")])
+    assert [(pair.instruction, pair.before, pair.after) for pair in pairs] == [
+        ("001", "007", "1.50"),
+        ("2", "08", "2.0"),
+    ]
+    assert faults == []
+
+
 def test_commit_columns_are_found_and_provenance_is_kept(tmp_path):
     write(tmp_path / "set/train.parquet", [commit(number) for number in range(6)])
     pairs, faults = load(path=str(tmp_path / "set"))
@@ -133,13 +157,12 @@ def test_every_other_row_is_counted_with_its_reason_and_listed(tmp_path):
     out = tmp_path / "out"
     config = OracleConfig(corpora=["hub"], hub=HubConfig(data_files=[file]), out=str(out), heldout=0.5)
     entry = build_oracles(config)["corpora"]["hub"]
-    assert entry["offered"] == 8 and entry["train"] + entry["heldout"] == 2
-    assert entry["rejected"] == {"null": 1, "not_text": 1, "empty": 2, "duplicate": 1, "no_op": 1}
+    assert entry["offered"] == 8 and entry["train"] + entry["heldout"] == 3
+    assert entry["rejected"] == {"null": 1, "not_text": 1, "empty": 1, "duplicate": 1, "no_op": 1}
     listed = list(read_rows(out / "rejected.jsonl"))
     assert sorted((fault["row"], fault["reason"]) for fault in listed) == [
         (2, "null"),
         (3, "not_text"),
-        (4, "empty"),
         (5, "empty"),
         (6, "duplicate"),
         (7, "no_op"),
@@ -160,7 +183,7 @@ def test_every_row_is_three_texts_or_one_reason(row):
     texts, reason, detail = read_edit(row, Columns())
     if not reason:
         assert texts[1:] == [row.get("before", row.get("old_contents")), row["after"]]
-        assert all(isinstance(text, str) and text for text in texts) and texts[0].strip()
+        assert all(isinstance(text, str) for text in texts) and texts[0].strip()
     else:
         assert texts == [] and detail and reason in {"missing_field", "null", "not_text", "empty"}
 
@@ -213,13 +236,46 @@ def test_a_copy_of_canitedit_is_known_by_its_columns(tmp_path):
     [
         (["a.jsonl", "b.csv"], "files of one kind"),
         (["a.xlsx"], "files of one kind"),
-        (["absent.jsonl"], "cannot read absent.jsonl"),
+        (["absent.jsonl"], "no file matches absent.jsonl"),
+        (["there.jsonl", "none*.jsonl"], r"no file matches none\*.jsonl"),
+        (["empty.jsonl"], "empty.jsonl has no rows"),
+        (["empty.csv"], "empty.csv has no rows"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(files, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    write(tmp_path / "there.jsonl", [commit()])
+    for name in ("empty.jsonl", "empty.csv"):
+        (tmp_path / name).touch()
     with pytest.raises(UserError, match=message):
         load(data_files=files)
+
+
+@pytest.mark.parametrize(
+    "path, message",
+    [
+        ("{tmp}/nope", "hub.path={tmp}/nope: there is no such folder"),
+        ("./nope", "there is no such folder"),
+        ("~/no such folder of mine", "there is no such folder"),
+        (r"data\edits", "there is no such folder"),
+        ("{tmp}/e.csv", r"is a file: name it with hub.data_files=\[{tmp}/e.csv\]"),
+    ],
+)
+def test_a_path_that_is_no_folder_of_this_machine_is_said_to_be_none(path, message, tmp_path):
+    write(tmp_path / "e.csv", [commit()])
+    with pytest.raises(UserError, match=message.format(tmp=tmp_path)):
+        load(path=path.format(tmp=tmp_path))
+
+
+@pytest.mark.parametrize("bad", ['{"subject": oops}', "[1]", '{"cut": "of', json.dumps(commit(subject="\ud800"))])
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_damaged_row_of_a_local_file_is_named_with_the_corpus_that_goes_on(tmp_path, bad, as_folder):
+    first = write(tmp_path / "set/a.jsonl", [commit(n) for n in range(3)])
+    second = write(tmp_path / "set/b.jsonl", [commit(n) for n in range(3, 300)])
+    with Path(second).open("a") as file:
+        file.write("\n" + bad + "\n" + json.dumps(commit(300)) + "\n")
+    with pytest.raises(UserError, match=rf"{second}, row 299: .*corpora=\[jsonl\] refuses such rows and goes on"):
+        load(**({"path": str(tmp_path / "set")} if as_folder else {"data_files": [first, second]}))
 
 
 def test_a_damaged_file_and_a_split_that_is_not_there_are_one_error(tmp_path):

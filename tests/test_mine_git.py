@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
 from data_prep.commit_filters import (
     EMAIL_MASK,
+    SECRET_KINDS,
     Document,
     GitConfig,
     changed_lines,
@@ -30,6 +31,7 @@ from data_prep.commit_filters import (
     instruction_of,
     language_of,
     mask_emails,
+    mask_secrets,
     secret_kinds,
 )
 from data_prep.git_commits import licence_files, without_credentials
@@ -59,6 +61,10 @@ SECRETS = {
     "npm_token": "npm_" + "b" * 36,
     "huggingface_token": "hf_" + "c" * 34,
     "jwt": "eyJ" + "hbGciOiJIUzI1NiJ9." + "eyJ" + "zdWIiOiIxMjM0In0." + "s" * 20,
+    "sendgrid_key": "SG" + "." + "d" * 22 + "." + "-_e" * 14 + "e",
+    "digitalocean_token": "dop_v1_" + "0f" * 32,
+    "azure_storage_key": "AccountKey=" + "Zz/+9" * 17 + "Z==",
+    "url_password": "postgres://admin:" + "Sup3rS3cret@localhost:5432/x",
 }
 SECRETS["aws_secret_key"] = SECRETS["aws_secret_key"][: len("aws_secret_access_key = ") + 40]
 
@@ -79,8 +85,8 @@ class History:
         self.branches: set[str] = set()
 
     def add(self, *commits: dict) -> History:
-        """Each commit: message, files {path: bytes, None to delete, or (mode, bytes)}, moves [(old, new)], author,
-        branch, start (the branch it begins at), merge (a branch)."""
+        """Each commit: message, encoding (that it says it has), files {path: bytes, None to delete, or (mode, bytes)},
+        moves [(old, new)], author, branch, start (the branch it begins at), merge (a branch)."""
         stream, begun = [], set()
         for commit in commits:
             self.count += 1
@@ -91,6 +97,7 @@ class History:
             stream.append(
                 f"commit {ref}\nmark :{self.count}\ncommitter {author} {1_600_000_000 + self.count} +0000\n".encode()
             )
+            stream.append(f"encoding {commit['encoding']}\n".encode() if "encoding" in commit else b"")
             stream.append(_data(message))
             if "start" in commit:
                 stream.append(f"from refs/heads/{commit['start']}\n".encode())
@@ -334,6 +341,12 @@ def test_commits_are_left_out_by_reason_unless_asked_for(tmp_path):
     assert not any("dependabot" in json.dumps(row) for row in rows)
 
 
+def test_a_message_that_is_utf16_by_its_commit_alone_is_counted_as_not_utf8(tmp_path):
+    history = History(tmp_path / "r").add({"files": {"a.txt": OLD}})
+    history.add({"files": {"a.txt": NEW}, "message": "Name the rows of the table", "encoding": "UTF-16"})
+    assert mined(history, tmp_path / "out")[2]["commits_dropped"] == {"message_not_utf8": 1}
+
+
 def test_a_message_becomes_an_instruction():
     message = (
         "Read the file once\nand no more\n\nIt was read twice.\n\n\n\nFixes #3\n"
@@ -438,6 +451,77 @@ def test_what_only_looks_like_a_secret_is_kept():
         assert secret_kinds(text) == []
 
 
+@pytest.mark.parametrize(
+    "text, masked",
+    [
+        ("DB=postgres://admin:Sup3rS3cret@localhost:5432/x", "DB=postgres://admin:<secret>@localhost:5432/x"),
+        ("redis://:p4ssw0rd@redis:6379", "redis://:<secret>@redis:6379"),
+        ("clone https://bob:hunter22@git.corp.com/x.git", "clone https://bob:<secret>@git.corp.com/x.git"),
+        ("mongodb+srv://u:p@ss:w0rd@h.net/db?x=y", "mongodb+srv://u:<secret>@h.net/db?x=y"),
+        ("jdbc:mysql://root:%40bcd@h", "jdbc:mysql://root:<secret>@h"),
+        ("https://joe@corp.co:Secr3t@corp.co", "https://joe@corp.co:<secret>@corp.co"),
+    ],
+)
+def test_a_password_in_a_url_is_a_secret_and_nothing_else_of_it_is_masked(text, masked):
+    assert secret_kinds(text) == ["url_password"]
+    assert mask_secrets(text) == (masked, 1)
+    assert mask_emails(masked) == mask_secrets(masked) == (masked, 0)
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        *("password", "pass", "passwd2", "DB_PASSWORD", "your-password-here", "mysecretpassword", "changeme", "user"),
+        *(
+            "${PASS}",
+            "$PASS",
+            "{password}",
+            "%s",
+            "%(pw)s",
+            "%DB_PASS%",
+            "<password>",
+            "[pw]",
+            "****",
+            "xxxxx",
+            "...",
+            "a",
+        ),
+    ],
+)
+def test_what_stands_in_for_a_password_in_a_url_is_kept(password):
+    text = f"https://user:{password}@corp.co/x.git"
+    assert secret_kinds(text) == [] and mask_emails(text) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("ssh://git@host/x", "https://joe@corp.co/x", "git@corp.co:x.git", "http://host:8080/", "//host:80@x"),
+        *("docker://alpine:3.18.4@sha256:0f", "url(http://x:8080)@media", "http://h:8080, joe@corp.co"),
+    ],
+)
+def test_a_url_without_a_password_has_no_secret(text):
+    assert secret_kinds(text) == []
+
+
+PIECES = st.sampled_from(
+    [*"ab@:/.,'\" \n", "://", "x://", "joe@corp.co", "git", "corp.co", "passw0rd", "sha256:", "<secret>"]
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_masking_secrets_and_addresses_twice_is_masking_once(text):
+    once, _ = mask_secrets(text)
+    assert mask_secrets(once) == (once, 0)
+    masked, _ = mask_emails(once)
+    assert mask_emails(masked) == mask_secrets(masked) == (masked, 0)
+
+
+def test_the_help_names_every_kind_of_secret():
+    done = subprocess.run(command("--help"), cwd=ROOT, capture_output=True, text=True)
+    assert set(SECRETS) <= set(SECRET_KINDS) <= set(done.stdout.replace(",", " ").split())
+
+
 LINES = st.lists(st.sampled_from(["a", "b", "", "x" * 9, *SECRETS.values()]), max_size=6).map("\n".join)
 
 
@@ -470,6 +554,10 @@ def test_changed_lines_are_all_that_differs(before, after):
         ("a@b.co@c.org", f"{EMAIL_MASK}@c.org"),
         ("joe@corp.co.x..joe@corp.co", f"{EMAIL_MASK}@example.com"),
         ("1@-.1@1.aa, a@b.co", f"{EMAIL_MASK}@example.com, {EMAIL_MASK}"),
+        ("https://joe@corp.co/x ssh://git@corp.co", "https://joe@corp.co/x ssh://git@corp.co"),
+        ("https://$U:$P@corp.co {u}://%(user)s:%(pw)s@a.co", "https://$U:$P@corp.co {u}://%(user)s:%(pw)s@a.co"),
+        ("Joe,https://joe.co,joe@corp.co", f"Joe,https://joe.co,{EMAIL_MASK}"),
+        ("https://corp.co/joe@corp.co?to=joe@corp.co", f"https://corp.co/{EMAIL_MASK}?to={EMAIL_MASK}"),
     ],
 )
 def test_addresses_are_masked_and_code_is_not(text, masked):
@@ -658,8 +746,21 @@ def test_what_is_no_repository_is_refused_by_name(tmp_path):
     (tmp_path / "work" / "inner").mkdir()
     assert "is inside the repository" in refusal(tmp_path / "work" / "inner", tmp_path / "out")
     assert "is not a git repository" in refusal(history.path / "objects", tmp_path / "out")
-    assert "no commit branch" in refusal(history.path, tmp_path / "out", refs=["branch"])
+    assert refusal(history.path, tmp_path / "out", refs=["branch"]).endswith("has no commit branch")
     assert "named twice" in str(pytest.raises(UserError, mine, GitConfig(repo=[str(history.path)] * 2)).value)
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path / 'file'} is a file: name a folder" in refusal(tmp_path / "file", tmp_path / "out")
+    assert "file is a file: name a folder" in refusal(history.path, tmp_path / "file")
+
+
+def test_two_repositories_of_one_name_are_refused_with_what_works(tmp_path):
+    paths = [str(History(tmp_path / folder / "r").add(*edits(30)).path) for folder in "ab"]
+    with pytest.raises(UserError, match=r"a/r and .*b/r have one name.* out= of its own, and .*corpora=\[jsonl\]"):
+        mine(GitConfig(repo=paths, out=str(tmp_path / "out")))
+    rows = [str(one.rows) for path in paths for one in mine(GitConfig(repo=[path], out=str(Path(path).parent / "out")))]
+    config = OracleConfig(corpora=["jsonl"], jsonl=rows, out=str(tmp_path / "built"))
+    entry = build_oracles(config)["corpora"]["jsonl"]
+    assert entry["offered"] == 2 * sum(1 for _ in read_rows(Path(rows[0]))) > 0
 
 
 def test_mistakes_are_one_line_and_exit_code_2(tmp_path):

@@ -369,10 +369,26 @@ def test_copies_under_another_name_or_docstring_are_one_group(library):
 # Errors
 
 
+def test_null_takes_every_function_and_the_error_says_so(library):
+    library({"m.py": FIVE.format("", "f", 1) + FIVE.format("", "g", 2)})
+    assert generate(PyFixConfig(cases=None), 0) == generate(PyFixConfig(cases=2), 0)
+    with pytest.raises(ValueError, match=r"cases=400, but there are only 2 usable functions .*pyfix\.cases=null"):
+        generate(PyFixConfig(), 0)
+
+
+@pytest.mark.parametrize("cases", [400, None])
+def test_nothing_to_use_is_said_to_be_nothing(tmp_path, cases):
+    with pytest.raises(ValueError, match=f"no .py file in {tmp_path}$"):
+        generate(PyFixConfig(cases=cases, source=str(tmp_path)), 0)
+    (tmp_path / "m.py").write_text("def f():\n    return 1\n")
+    with pytest.raises(ValueError, match=r"there is no usable function with min_lines=4, .*: widen these limits"):
+        generate(PyFixConfig(cases=cases, source=str(tmp_path)), 0)
+
+
 def test_more_cases_than_functions_says_how_many_there_are(library):
     library({"m.py": FIVE.format("", "f", 1) + FIVE.format("", "g", 2)})
     assert len(generate(PyFixConfig(cases=2), 0)) == 2
-    with pytest.raises(ValueError, match=r"cases=3, but there are only 2 usable functions .* lower cases or widen"):
+    with pytest.raises(ValueError, match=r"cases=3, but there are only 2 usable functions .* lower cases, .*or widen"):
         generate(PyFixConfig(cases=3), 0)
 
 
