@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from data_prep.build import OracleConfig
+from decoding.commandline import UserError
+
+
+def require(settings: object, must: str, holds: Callable[[float], bool], *names: str) -> None:
+    """Check numbers of ``settings``: ``holds`` for each of ``names`` that is not None.
+
+    Write ``holds`` as what a value must be, so that nan, for which no comparison holds, is refused.
+
+    Raises:
+        ValueError: ``NAME=VALUE: must be`` and then ``must``.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not holds(value):
+            raise ValueError(f"{name}={value}: must be {must}")
 
 
 @dataclass
@@ -19,9 +37,10 @@ class RegionWeights:
     end: float = 1.0  # the end-of-sequence token
 
     def __post_init__(self) -> None:
-        values = [getattr(self, field.name) for field in fields(self)]
-        if min(values) < 0 or max(values) == 0:
-            raise ValueError(f"loss weights {values}: none may be below 0, and one must be above")
+        names = [field.name for field in fields(self)]
+        require(self, "at least 0, and finite", lambda value: 0 <= value < math.inf, *names)
+        if not any(getattr(self, name) for name in names):
+            raise ValueError("the weights of all regions are 0: one must be above")
 
 
 @dataclass
@@ -41,10 +60,7 @@ class EvaluationConfig:
     max_tokens: int | None = None  # tokens of an answer; default twice the document's plus 256
 
     def __post_init__(self) -> None:
-        for name in ("every", "cases", "patience", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: must be at least 1")
+        require(self, "at least 1", lambda value: value >= 1, "every", "cases", "patience", "max_tokens")
         if self.patience is not None and self.every is None:
             raise ValueError(f"patience={self.patience} counts evaluations: say how often, e.g. evaluation.every=50")
 
@@ -85,8 +101,8 @@ class TrainConfig:
     beta1: float = 0.9  # AdamW
     beta2: float = 0.95  # AdamW
     weight_decay: float = 0.0  # AdamW; the paper names none
-    warmup: float = 0.03  # share of steps, before the cosine decay to 0
-    max_grad_norm: float = 1.0  # gradient clipping; the paper names none
+    warmup: float = 0.03  # share of the steps, below 1, before the cosine decay to 0
+    max_grad_norm: float = 1.0  # gradient clipping, 0 for none; the paper names none
     epochs: float = 6.0  # passes over the training set
     max_steps: int | None = None  # stop after so many optimiser steps instead
     batch_size: int = 8  # examples per optimiser step, over all processes
@@ -105,21 +121,20 @@ class TrainConfig:
     report_to: list[Literal["tensorboard", "trackio", "wandb"]] = field(default_factory=list)  # trackers
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_length",
-            "batch_size",
-            "micro_batch",
-            "log_steps",
-            "save_steps",
-            "keep_checkpoints",
-            "lora_r",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        if self.epochs <= 0 or self.lr <= 0:
-            raise ValueError(f"epochs={self.epochs}, lr={self.lr}: both must be above 0")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ValueError(f"max_steps={self.max_steps}: must be at least 1")
+        counts = ["max_length", "batch_size", "micro_batch", "max_steps", "log_steps", "save_steps", "keep_checkpoints"]
+        require(self, "at least 1", lambda value: value >= 1, *counts, "lora_r", "lora_alpha")
+        require(self, "above 0, and finite", lambda value: 0 < value < math.inf, "lr", "epochs")
+        require(self, "at least 0, and finite", lambda value: 0 <= value < math.inf, "weight_decay", "max_grad_norm")
+        shares = ["beta1", "beta2", "lora_dropout", "warmup"]
+        require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, *shares)
+        require(self, "at least 0 and below 2**32", lambda value: 0 <= value < 2**32, "seed")  # numpy's range
+        if not self.model:
+            raise ValueError("model is empty: name a model of the hub, a folder, or a GGUF file")
+        if self.out == "":
+            raise ValueError("out is empty: name a folder, or leave the key out for the default")
+        for name in ("dora", "rslora"):
+            if self.adapter == "full" and getattr(self, name):
+                raise ValueError(f"{name}=true is of adapters, and adapter=full has none: give adapter=lora or qlora")
         if (
             self.evaluation.every
             and self.save != "no"
@@ -133,6 +148,21 @@ class TrainConfig:
             raise ValueError("evaluation.patience stops at a worse model than the best: give save=steps, not save=no")
         if self.batch_size % self.micro_batch:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of micro_batch={self.micro_batch}")
+        if self.padding_free and self.micro_batch == 1:
+            raise ValueError("padding_free=true needs micro_batch above 1: an example alone has no padding")
+
+
+def check_trackers(names: list[str]) -> None:
+    """Check that the packages of the trackers of ``report_to`` are installed.
+
+    No part of the settings' own check, since what was trained with a tracker is read where there is none.
+
+    Raises:
+        UserError: the package that is missing.
+    """
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"report_to={name} needs the package {name}: pip install {name}")
 
 
 # Settings that may differ between a run and its continuation.

@@ -213,7 +213,12 @@ def check_refused(examples: Examples, allowed: list[str], max_length: int) -> No
                 f"Leave them out with allow_drop=[{reason}]" + (", or raise max_length" if reason == "overlong" else "")
             )
     if not len(examples):
-        raise UserError("no training examples are left: lower data.heldout, or add edits of other groups")
+        left_out = Counter(reason for _, reason in examples.refused)
+        counts = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        remedy = "add other edits" if left_out else "lower data.heldout, or add edits of other groups"
+        if left_out["overlong"]:
+            remedy = f"raise max_length={max_length} (the longest has {examples.longest} tokens)"
+        raise UserError(f"no training examples are left{f' ({counts})' * bool(counts)}: {remedy}")
 
 
 def check_supervised(examples: Examples, rows: list[OracleRow], encoder: ProgramEncoder) -> None:

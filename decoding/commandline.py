@@ -117,9 +117,11 @@ def run(main: Callable[[Config], None], schema: type[Config], *, description: st
     """Parse `sys.argv[1:]` and call `main(config)`: the whole body of an entry point's `__main__` block.
 
     A UserError, from the command line or from `main`, becomes one line `error: ...` on stderr and exit code 2; Ctrl-C
-    becomes `interrupted` and exit code 130. Any other exception is a fault of the program and keeps its traceback.
+    becomes `interrupted` and exit code 130. Any other exception is a fault of the program and keeps its traceback. A
+    script of one checkout that would run with the code of another is refused as a UserError.
     """
     try:
+        _check_checkout(Path(sys.argv[0]))
         main(parse_config(schema, sys.argv[1:], description=description, usage=usage))
     except UserError as error:
         _say("error: " + " ".join(str(error).splitlines()), sys.stderr)
@@ -127,6 +129,21 @@ def run(main: Callable[[Config], None], schema: type[Config], *, description: st
     except KeyboardInterrupt:
         _say("interrupted", sys.stderr)
         sys.exit(130)
+
+
+def _check_checkout(script: Path) -> None:
+    """Refuse a script of one checkout with the code of another: Python's path has the script's folder, not its parent.
+
+    Raises:
+        UserError: both places, and what to do.
+    """
+    ours, its = (path.resolve().parent.parent for path in (Path(__file__), script))
+    checkouts = all((each / "pyproject.toml").is_file() for each in (ours, its))  # a copy in site-packages is none
+    if its != ours and checkouts and (its / "decoding" / Path(__file__).name).is_file():
+        raise UserError(
+            f"{script} belongs to the code in {its}, but the code in {ours} is installed and would run: pip install -e "
+            f"{its}, or set PYTHONPATH={its}"
+        )
 
 
 def to_yaml(config: object) -> str:
@@ -340,7 +357,11 @@ def _convert(hint: typing.Any, node: yaml.Node, name: str) -> typing.Any:
         if typing.get_origin(kind) is list and not is_null and not isinstance(node, yaml.MappingNode):
             (element,) = typing.get_args(kind)
             if word is not None:
-                return [_convert(element, node, name)]
+                try:
+                    return [_convert(element, node, name)]
+                except UserError as error:  # 0,1 or 0-2 may have been meant as several
+                    example = "[0,1,2]" if {int, float} & set(_alternatives(element)[0]) else "[a,b]"
+                    raise UserError(f"{error}; write several as {name}={example}") from None
             return [_convert(element, child, f"{name}[{index}]") for index, child in enumerate(node.value)]
         if word is None:
             continue

@@ -5,10 +5,11 @@
     python recipes/plan.py recipe=sft_combined recipes/configs/quickstart.yaml
     python recipes/plan.py model=FOLDER memory=80 measure=false          # for a machine of 80 GB that is not this one
 
-Memory by part (weights, gradients, optimiser, activations, head) comes from the model's configuration, for the settings
-given and for others that take less; then the run's real trainer takes a few steps in a process of its own, the longest
-micro-batches of the data first, and its peak stands beside the estimate. Time is that of these steps, by tokens; the
-floor is what the matrix products take at this machine's rate. measure=false leaves the steps out.
+Memory by part (weights, gradients, optimiser, activations, head) is estimated from the model's configuration, for the
+settings given and for others that take less; on a CPU the process itself, interpreter and libraries, is a part as large
+as this one's. The run's real trainer takes a few steps in a process of its own, the longest micro-batches of the data
+first: its peak stands beside the estimate, and decides whether the run fits. Time is that of these steps, by tokens;
+the floor is what the matrix products take at this machine's rate. measure=false leaves the steps out.
 
 The model need not have weights: of a folder with a configuration and a tokenizer alone, random weights are made for the
 steps (on disk, 2 bytes a parameter, and removed).
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import os
 import statistics
 import sys
@@ -29,7 +31,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cad_train.config import TrainConfig
+from cad_train.config import TrainConfig, require
 from decoding.commandline import UserError, run
 from decoding.console import markdown_table
 
@@ -47,18 +49,22 @@ _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # bytes a weight: 4 bits, an 8-bit scale f
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a training step by part, at its peak: the end of the longest micro-batch's forward."""
+    """Bytes of a training step by part, at its peak: the end of the longest micro-batch's forward.
+
+    ``process`` is what a process holds before it has any tensors; on a GPU, where only tensors are counted, 0.
+    """
 
     weights: int
     gradients: int
     optimiser: int
     activations: int
     head: int
+    process: int = 0
 
     @property
     def total(self) -> int:
         """All parts together."""
-        return self.weights + self.gradients + self.optimiser + self.activations + self.head
+        return sum(getattr(self, part.name) for part in fields(self))
 
 
 @dataclass(frozen=True)
@@ -105,10 +111,8 @@ def schema_of(recipe: str) -> type[TrainConfig]:
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.devices < 1 or self.steps < 1 or (self.memory is not None and self.memory <= 0):
-                raise ValueError(
-                    f"devices={self.devices}, steps={self.steps}, memory={self.memory}: all must be above 0"
-                )
+            require(self, "at least 1", lambda value: value >= 1, "devices", "steps")
+            require(self, "above 0, and finite", lambda value: 0 < value < math.inf, "memory")
 
     return Config
 
@@ -119,13 +123,17 @@ def main(config) -> None:
     from transformers import AutoConfig
 
     from cad_train.trainer import computes_in_bf16
-    from decoding.loading import local_name
-    from recipes.train_bench import load_examples
+    from decoding.loading import cannot_load, local_name
+    from recipes.train_bench import load_examples, peak_memory
 
     on_cpu = not torch.cuda.is_available()
+    process = peak_memory() if on_cpu else 0  # it has imported what a run imports, and made nothing yet
     in_bf16 = computes_in_bf16(config, on_cpu)
     folder = local_name(config.model)
-    model = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    try:
+        model = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(cannot_load("model", config.model, error)) from None
     _, examples = load_examples(config)
     sizes = example_sizes(examples)
     longest = longest_micro_batch(sizes, config)
@@ -140,28 +148,21 @@ def main(config) -> None:
         f"{longest.width} tokens, {longest.supervised} supervised"
     )
     available = int(config.memory * 1e9) if config.memory else device_memory()
-    print(f"\nMemory of a device by part, estimated; it has {_size(available)}:\n")
     plans = {
-        name: memory_parts(model, other, longest_micro_batch(sizes, other), in_bf16, sharding)
+        name: replace(memory_parts(model, other, longest_micro_batch(sizes, other), in_bf16, sharding), process=process)
         for name, (other, sharding) in alternatives(config, config.devices).items()
     }
-    print(_memory_table(plans, available))
     chosen = plans["as given"]
-    fits = chosen.total <= available
-    if not fits:
-        fitting = [name for name, memory in plans.items() if memory.total <= available]
-        print(
-            f"\nThe run as given will not fit: {_size(chosen.total)} of {_size(available)}. "
-            + (f"By the estimate these do: {'; '.join(fitting)}." if fitting else "None of these settings does.")
-        )
     measured = None
-    if config.measure and chosen.total > device_memory():
+    try:
+        if config.measure and chosen.total <= device_memory():
+            print(f"taking {config.steps + 1} steps to measure", flush=True)
+            measured = _measure(config, folder, examples)
+    finally:  # what is killed for its memory leaves the estimate to read
+        peak = measured["peak_bytes"] if measured else None
+        print(memory_text(plans, peak, available, on_cpu))
+    if config.measure and not measured:
         print("\nNo steps taken: by the estimate they do not fit this machine.")
-    elif config.measure:
-        measured = _measure(config, folder, examples)
-        peak = measured["peak_bytes"]
-        what = "of the process, libraries included" if on_cpu else "of tensors on the GPU"
-        print(f"\nMeasured peak {_size(peak)} {what}; estimated {_size(chosen.total)} of tensors.")
     print("\n" + _time_text(config, model, sizes, steps, measured, "cpu" if on_cpu else "cuda"))
 
 
@@ -305,11 +306,14 @@ def alternatives(config: TrainConfig, devices: int) -> dict[str, tuple[TrainConf
     """Return the settings as given and others to compare, by the keys that make them."""
     out: dict[str, tuple[TrainConfig, Sharding]] = {"as given": (config, Sharding())}
     flipped = not config.activation_checkpointing
-    changes = [("activation_checkpointing", flipped), ("optimizer", "adamw_8bit"), ("micro_batch", 1)]
-    changes += [("dtype", "bfloat16"), ("adapter", "lora"), ("adapter", "qlora")]
-    for key, value in changes:
-        if getattr(config, key) != value:
-            out[f"{key}={str(value).lower()}"] = (replace(config, **{key: value}), Sharding())
+    changes: list[dict[str, Any]] = [{"activation_checkpointing": flipped}, {"optimizer": "adamw_8bit"}]
+    changes += [{"micro_batch": 1, "padding_free": False}, {"dtype": "bfloat16"}]
+    changes += [{"adapter": "lora"}, {"adapter": "qlora"}]
+    for change in changes:
+        new = {key: value for key, value in change.items() if getattr(config, key) != value}
+        if new:
+            name = " ".join(f"{key}={str(value).lower()}" for key, value in new.items())
+            out[name] = (replace(config, **new), Sharding())
     if config.adapter != "qlora":  # ZeRO does not share 4-bit weights out
         for stage in (2, 3):
             out[f"zero{stage}.yaml over {devices}"] = (config, Sharding(stage, devices))
@@ -329,14 +333,30 @@ def device_memory() -> int:
     return total
 
 
-def _memory_table(plans: dict[str, Memory], available: int) -> str:
-    columns = ["settings", "weights", "gradients", "optimiser", "activations", "head", "total", "fits"]
-    rows = []
-    for name, memory in plans.items():
-        parts = (memory.weights, memory.gradients, memory.optimiser, memory.activations, memory.head, memory.total)
-        fits = "yes" if memory.total <= available else "no"
-        rows.append([name, *map(_size, parts), fits])
-    return markdown_table(columns, rows)
+def memory_text(plans: dict[str, Memory], peak: int | None, available: int, on_cpu: bool) -> str:
+    """The estimates in a table, the measured ``peak`` beside its own, and what follows from them."""
+    parts = [part.name for part in fields(Memory)]
+    needed = {name: memory.total for name, memory in plans.items()} | ({"as given": peak} if peak else {})
+    rows = [
+        [
+            name,
+            *(_size(getattr(memory, part)) for part in parts),
+            _size(memory.total),
+            _size(peak) if peak and name == "as given" else "-",
+            "yes" if needed[name] <= available else "no",
+        ]
+        for name, memory in plans.items()
+    ]
+    columns = ["settings", *parts, "total", "measured", "fits"]
+    text = f"\nMemory of a device by part, estimated; it has {_size(available)}:\n\n{markdown_table(columns, rows)}"
+    if peak:
+        what = "of the process" if on_cpu else "of tensors on the GPU, on top of which CUDA takes some"
+        text += f"\n\nMeasured peak {_size(peak)} {what}; estimated {_size(plans['as given'].total)}."
+    if needed["as given"] > available:
+        fitting = [name for name, size in needed.items() if size <= available]
+        remedy = f"By the estimate these do: {'; '.join(fitting)}." if fitting else "None of these settings does."
+        text += f"\n\nThe run as given will not fit: {_size(needed['as given'])} of {_size(available)}. {remedy}"
+    return text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

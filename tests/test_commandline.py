@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -248,6 +249,8 @@ def test_a_repeated_scalar_warns_and_the_last_wins(capsys):
         (["digits=3"], "digits='3': choose one of 1, 2, null"),
         (["sizes=[1,x]"], "sizes[1]='x': expected an integer"),
         (["sizes=[1,[2]]"], "sizes[1]=(a list): expected an integer"),
+        (["sizes=0,1"], "sizes='0,1': expected an integer; write several as sizes=[0,1,2]"),
+        (["sizes=0-2"], "sizes='0-2': expected an integer; write several as sizes=[0,1,2]"),
         (["ckpt=[a: b]"], "ckpt[0]=(a mapping): expected text"),
         (["ckpt=[!a b]"], "ckpt[0]: '!a' is a YAML tag here; put quotes around text that starts with '!'"),
         (["ckpt=[*.txt]"], "ckpt='[*.txt]': not a list such as [a,b]; put quotes around unusual elements"),
@@ -528,6 +531,51 @@ def test_only_rank_zero_prints(script):
     assert script("sede=7", LOCAL_RANK="1") == (2, "", "")
     assert script("sede=7", RANK="0", LOCAL_RANK="0") == (2, "", line)
     assert script("--help", RANK="1") == (0, "", "")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A clone with a script, and code of its own."""
+    clone = tmp_path / "clone"
+    for name in ("decoding", "recipes"):
+        (clone / name).mkdir(parents=True)
+        (clone / name / "__init__.py").touch()
+    shutil.copy(ROOT / "decoding" / "commandline.py", clone / "decoding")
+    (clone / "recipes" / "script.py").write_text(SCRIPT)
+    (clone / "pyproject.toml").touch()
+    return clone
+
+
+def started(*argv, cwd, code):
+    """Run Python with the packages of the checkout ``code``, as if it were the one that is installed."""
+    call = subprocess.run(
+        [sys.executable, *map(str, argv)],
+        env={k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK")} | {"PYTHONPATH": str(code)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return call.returncode, call.stdout, call.stderr
+
+
+def test_a_script_of_one_checkout_does_not_run_with_the_code_of_another(checkout, tmp_path):
+    (tmp_path / "link.py").symlink_to(checkout / "recipes" / "script.py")
+    for script in ("clone/recipes/script.py", "link.py"):
+        code, out, err = started(script, cwd=tmp_path, code=ROOT)
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert err.startswith(f"error: {script} belongs to the code in {checkout}, but the code in {ROOT} is installed")
+        assert f"pip install -e {checkout}, or set PYTHONPATH={checkout}" in err
+
+
+def test_a_script_runs_with_the_code_beside_it_and_a_script_of_another_project_with_any(checkout, tmp_path):
+    done = (0, "seed 7\n", "")
+    (tmp_path / "installed").symlink_to(checkout)
+    assert started("recipes/script.py", "seed=7", cwd=checkout, code=checkout) == done
+    assert started("recipes/script.py", "seed=7", cwd=checkout, code=tmp_path / "installed") == done
+    assert started("-m", "recipes.script", "seed=7", cwd=checkout, code=ROOT) == done  # -m puts the checkout first
+    shutil.rmtree(checkout / "decoding")
+    assert started("recipes/script.py", "seed=7", cwd=checkout, code=ROOT) == done
 
 
 def test_the_module_imports_no_torch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from transformers import MixtralConfig
 
 from cad_train.config import TrainConfig
 from cad_train.floor import architecture, matmul_rate, step_flops
-from decoding.commandline import UserError
+from decoding.commandline import UserError, parse_config
 from recipes.plan import (
+    Memory,
     MicroBatch,
     Sharding,
     alternatives,
@@ -27,6 +29,7 @@ from recipes.plan import (
     longest_micro_batch,
     measured_examples,
     memory_parts,
+    memory_text,
     parameters,
     saved_bytes,
     schema_of,
@@ -166,6 +169,25 @@ def test_settings_that_save_memory_do():
     assert total(given_settings, Sharding(3, 4)).weights == base.weights // 4
 
 
+def test_one_example_a_micro_batch_is_an_alternative_to_several_without_padding():
+    others = alternatives(settings(micro_batch=2, padding_free=True), 8)
+    assert others["micro_batch=1 padding_free=false"][0].micro_batch == 1
+
+
+def test_what_is_measured_decides_whether_a_run_fits():
+    plans = {"as given": Memory(1, 1, 2, 1, 1, process=2), "other": Memory(1, 1, 2, 1, 1, process=1)}
+    assert [memory.total for memory in plans.values()] == [8, 7]
+
+    def verdicts(peak: int | None) -> list[str]:
+        rows = [line.split(" | ") for line in memory_text(plans, peak, 8, on_cpu=True).splitlines()]
+        return [row[-1].rstrip(" |") for row in rows if len(row) > 1][1:]
+
+    assert verdicts(None) == verdicts(8) == ["yes", "yes"]
+    assert verdicts(9) == ["no", "yes"]
+    assert "will not fit" not in memory_text(plans, 8, 8, on_cpu=True)
+    assert "By the estimate these do: other." in memory_text(plans, 9, 8, on_cpu=True)
+
+
 def test_the_longest_micro_batch_comes_first():
     from datasets import Dataset
 
@@ -215,12 +237,28 @@ def test_a_plan_without_weights_measures_real_steps(tmp_path, data):
 
 def test_a_plan_that_does_not_fit_says_what_would(tmp_path, data):
     folder = save_model(tmp_path / "model", "qwen2")
-    memory = "memory=0.0037"  # GB
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "layer_types": None}
+    config = json.loads((folder / "config.json").read_text()) | sizes
+    (folder / "config.json").write_text(json.dumps(config))
+    memory = "memory=7.3"  # GB; about 8.0 as given, 6.7 with checkpointing
     done = plan("recipe=sft_py", f"model={folder}", "activation_checkpointing=false", "measure=false", memory, *data)
     assert done.returncode == 0, done.stderr
     assert "The run as given will not fit" in done.stdout
     assert "activation_checkpointing=true" in done.stdout.partition("these do: ")[2]
     assert "64 steps" not in done.stdout and "8 steps of 8" in done.stdout  # sft_py's own 8 epochs
+
+
+def test_a_plans_own_settings_are_checked_before_data_are_made():
+    for memory in ("nan", "inf", "0"):
+        with pytest.raises(UserError, match="memory=.*: must be above 0, and finite"):
+            parse_config(schema_of("sft_combined"), [f"memory={memory}"])
+
+
+def test_an_unknown_model_is_refused_by_name(tmp_path):
+    done = plan("model=foo/bar", f"data.out={tmp_path / 'oracles'}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "cannot load the model 'foo/bar': there is no folder foo/bar here" in done.stderr
+    assert not (tmp_path / "oracles").exists()
 
 
 def test_an_unknown_recipe_is_refused_by_name():
