@@ -27,8 +27,8 @@ from data_prep.rows import RowError, read_rows, write_text
 from decoding.commandline import UserError, from_yaml
 from decoding.console import markdown_table
 from decoding.loading import (
-    COMPLETED,
     EXPORTED_SETTINGS,
+    checkpoint_fault,
     checkpoint_step,
     find_model,
     load_encoder,
@@ -48,7 +48,7 @@ _TOLERANCE = 1e-3  # of the largest logit; float32 rounding stays below 1e-5, a 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a run left in ``folder`` (its final model or a checkpoint) after ``steps`` optimiser steps."""
+    """What a run left in ``folder``, its final model or a checkpoint: the weights after ``steps`` optimiser steps."""
 
     folder: Path
     run: Path
@@ -153,7 +153,8 @@ def find_trained(ckpt: str) -> TrainedModel:
     """Return the trained model that ``ckpt`` names, with its run.
 
     Raises:
-        UserError: a model without a run, one that is not whole, or a run that cannot be read.
+        UserError: a model without a run, one that is not whole, an unfinished run of which no checkpoint is named, or
+            a run that cannot be read.
     """
     model, run = find_model(ckpt)
     folder = Path(model).expanduser().resolve()
@@ -161,12 +162,13 @@ def find_trained(ckpt: str) -> TrainedModel:
         raise UserError(f"{ckpt} is no trained run: name a run folder, its final, or a checkpoint-N of it")
     config = from_yaml(TrainConfig, run / "config.yaml")
     data = _read_json(run / "data.json")
-    if folder.name == "final":
-        if not (run / "summary.json").is_file():
+    if folder.name == "final" or Path(ckpt).expanduser().resolve() != folder:
+        if folder.name != "final" or not (run / "summary.json").is_file():
             raise UserError(f"{run} is not finished: train it to its end, or name a checkpoint-N of it")
-        return TrainedModel(folder, run, config, data, _read_json(run / "summary.json")["steps"])
-    if not (folder / COMPLETED).is_file():
-        raise UserError(f"{folder} is half-written (no {COMPLETED} in it): name another checkpoint")
+        summary = _read_json(run / "summary.json")
+        return TrainedModel(folder, run, config, data, summary.get("best_step") or summary["steps"])
+    if fault := checkpoint_fault(folder):
+        raise UserError(f"{folder} is not whole ({fault}): name another checkpoint")
     return TrainedModel(folder, run, config, data, checkpoint_step(folder))
 
 
@@ -500,7 +502,9 @@ def _training_text(trained: TrainedModel) -> str:
     lines = [f"- optimiser steps: {trained.steps} ({trained.folder.name} of the run)"]
     config = trained.config
     if trained.folder.name == "final" and config.evaluation.every and config.save != "no":
-        lines += ["- these are the weights of the evaluation with the best exact match, not of the last step"]
+        lines += [
+            "- these are the weights of the evaluation with the best exact match; the run may have gone on after it"
+        ]
     for key, what in (("loss", "training loss"), ("eval_nll", "held-out loss per supervised token")):
         logged = [(row["step"], row[key]) for row in metrics if key in row]
         if logged:

@@ -4,25 +4,30 @@ config.yaml   the resolved settings          metrics.jsonl   one line per logged
 env.json      versions, command, device      checkpoint-N/   with COMPLETED once whole
 data.json     oracles, fingerprint, counts   final/          model and tokenizer, whole if it is there
 run.json      what a resume must have equal  summary.json    written last
+.lock         held while a process trains
 
 A process may die between any two writes: what is there is then either whole or not counted.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from data_prep.rows import write_text
 from decoding.commandline import UserError, to_yaml
-from decoding.loading import COMPLETED, checkpoint_step, newest_checkpoint
+from decoding.loading import COMPLETED, checkpoint_step, checkpoints, file_digest, newest_checkpoint
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "deepspeed")
 
@@ -32,6 +37,48 @@ class RunFolder:
 
     def __init__(self, path: Path, main_process: bool) -> None:
         self.path, self.main_process = path, main_process
+        self._lock: IO[str] | None = None
+
+    def take(self) -> None:
+        """Make the folder and hold it for this process, until ``release`` or its death.
+
+        Raises:
+            UserError: it cannot be written, another process holds it, or what is in it is of another program.
+        """
+        lost = ("checkpoint-*", "final", "metrics.jsonl", "summary.json")  # that a run would remove or overwrite
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(f"out={self.path} is a file: name a folder")
+            if not (self.path / "run.json").exists() and any(next(self.path.glob(name), None) for name in lost):
+                raise UserError(f"out={self.path} holds checkpoints or a model of another program: choose a new folder")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"out={self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise UserError(
+                f"{self.path} is being trained by another process: wait for it, or choose another out="
+            ) from None
+        except OSError:  # a file system without locks: as good as it gets
+            pass
+
+    def release(self) -> None:
+        """Let other processes have the folder; of a run that did not begin, nothing stays."""
+        if self._lock is None:
+            return
+        if [path.name for path in self.path.iterdir()] == [".lock"]:
+            (self.path / ".lock").unlink()
+            self.path.rmdir()
+        self._lock.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is anything of a training in it; a first try may have failed before."""
+        log = self.path / "metrics.jsonl"
+        return bool(checkpoints(self.path)) or self.final.exists() or log.exists() and log.stat().st_size > 0
 
     @property
     def final(self) -> Path:
@@ -50,28 +97,52 @@ class RunFolder:
             self.unfinished.rename(self.final)
 
     def mark_checkpoint(self, step: int) -> None:
-        """Call the checkpoint of ``step`` whole, on the main process, after every process has written its part."""
+        """Call the checkpoint of ``step`` whole, on the main process, after every process has written its part.
+
+        All of it is on disk then, so that a machine that dies leaves no mark on what it had not written.
+        """
         if self.main_process:
-            (self.path / f"checkpoint-{step}" / COMPLETED).touch()
+            folder = self.path / f"checkpoint-{step}"
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            with ThreadPoolExecutor() as pool:  # hashing and the disk let go of the interpreter
+                facts = pool.map(_written, files)
+                stated = {str(path.relative_to(folder)): found for path, found in zip(files, facts, strict=True)}
+            for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder, self.path):
+                _flush(path)
+            part = folder / f".{COMPLETED}.part"
+            part.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+            _flush(part)
+            part.replace(folder / COMPLETED)
+            _flush(folder)
 
     def keep_checkpoints(self, count: int, best: str | None) -> None:
         """Remove all but the ``count`` newest checkpoints and the ``best``, on the main process."""
         spared = {Path(best).name} if best else set()
-        for path in sorted(self.path.glob("checkpoint-*"), key=checkpoint_step)[:-count]:
+        for path in checkpoints(self.path)[:-count]:
             if path.name not in spared:
                 self._remove_checkpoint(path)
 
     def open_checkpoint(self, resume: bool) -> Path | None:
         """Return the checkpoint to go on from: the newest whole one, or None to start anew.
 
-        Removes what no run goes on from, on the main process: half-written checkpoints, or without ``resume`` all.
+        Removes what no run goes on from: half-written and damaged checkpoints, which the run writes again on its way
+        from an older one, or without ``resume`` all.
+
+        Raises:
+            UserError: nothing but damaged checkpoints, which are left as they are.
         """
-        newest = newest_checkpoint(self.path) if resume else None
-        for path in self.path.glob("checkpoint-*"):
+        faults: list[str] = []
+        newest = newest_checkpoint(self.path, faults.append) if resume else None
+        for fault in faults:
+            print(fault, flush=True)
+        if faults and newest is None:
+            raise UserError(f"{self.path} has no whole checkpoint left: put one back, or start anew with resume=none")
+        for path in checkpoints(self.path):
             whole = (path / COMPLETED).exists()
-            if newest is None or not whole:
-                if self.main_process:
-                    print(f"removing {path}: " + ("resume=none" if whole else "half-written"), flush=True)
+            damaged = newest is not None and checkpoint_step(path) > checkpoint_step(newest)
+            if newest is None or damaged or not whole:
+                why = "half-written" if not whole else "damaged" if damaged else "resume=none"
+                print(f"removing {path}: {why}", flush=True)
                 self._remove_checkpoint(path)
         return newest
 
@@ -86,9 +157,16 @@ class RunFolder:
             write_text(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
     def read_json(self, name: str) -> Any | None:
-        """Return the content of ``name``, or None where it does not exist."""
+        """Return the content of ``name``, or None where it does not exist.
+
+        Raises:
+            UserError: it is damaged.
+        """
         path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        except ValueError:
+            raise UserError(f"{path} is damaged: remove the folder, or choose another out=") from None
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl, on the main process."""
@@ -105,49 +183,79 @@ class RunFolder:
             write_text(path, "".join(kept))
 
 
+def _flush(path: Path) -> None:
+    """Wait until a file or folder is on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do it for folders
+            raise
+    finally:
+        os.close(number)
+
+
+def _written(path: Path) -> dict[str, Any]:
+    """Return what ``COMPLETED`` states of a file, once it is on disk."""
+    _flush(path)
+    return {"size": path.stat().st_size, "sha256": file_digest(path)}
+
+
 def differing(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (dotted key, value there, value wanted) for every setting that differs, nested ones included."""
     a, b = flat(there), flat(wanted)
     return [(key, a.get(key), b.get(key)) for key in sorted(a | b) if a.get(key) != b.get(key)]
 
 
+# What else a resume must have equal: keys of data.json, and what is said where they differ.
+_SAME = {
+    "fingerprint": "the training data differ",
+    "rows": "the training data differ",
+    "tokenizer": "the tokenizer differs",
+    "base": "the base model differs",
+}
+
+
 def open_run(
-    config, data: dict[str, Any], launch: dict[str, Any], main_process: bool, not_resumed: tuple[str, ...]
-) -> RunFolder:
-    """Create the run folder of ``config``, or check that the one there is the same run.
+    run: RunFolder, config, data: dict[str, Any], launch: dict[str, Any], not_resumed: tuple[str, ...]
+) -> None:
+    """Write what ``run`` is to its folder, or check that the one there is the same run; for the main process.
+
+    A folder in which nothing was trained yet, as a first try leaves that failed on its settings, is taken over.
 
     Args:
-        config: the resolved settings, with ``out`` set.
-        data: what goes to data.json; its ``fingerprint`` and ``tokenizer`` must equal those there.
+        config: the resolved settings.
+        data: what goes to data.json; ``fingerprint``, ``rows``, ``tokenizer`` and ``base`` must equal those there.
+            None, or its absence from an earlier version's run.json, equals anything.
         launch: how the processes share weights, as far as checkpoints depend on it.
         not_resumed: dotted keys that may differ.
 
     Raises:
-        UserError: the folder holds a run of other settings, data, tokenizer, or launch.
+        UserError: the folder holds a run of other settings, data, tokenizer, base model, or launch.
     """
-    run = RunFolder(Path(config.out), main_process)
     there = run.read_json("run.json")
     settings = {key: value for key, value in flat(asdict(config)).items() if key not in not_resumed}
-    identity = {"settings": settings, "launch": launch, **{name: data[name] for name in ("fingerprint", "tokenizer")}}
-    if there is not None:
-        changes = [change for part in ("settings", "launch") for change in differing(there[part], identity[part])]
+    identity = {"settings": settings, "launch": launch, **{name: data[name] for name in _SAME}}
+    if there is not None and run.started:
+        try:
+            changes = [change for part in ("settings", "launch") for change in differing(there[part], identity[part])]
+            known = {name: there.get(name) for name in _SAME}
+        except (AttributeError, KeyError, TypeError):
+            raise UserError(f"{run.path / 'run.json'} is damaged: remove the folder, or choose another out=") from None
         different = [f"{key} was {was}, now {now}" for key, was, now in changes]
-        for name, message in (("fingerprint", "the training data differ"), ("tokenizer", "the tokenizer differs")):
-            if there[name] != identity[name]:
+        for name, message in _SAME.items():
+            if None not in (known[name], identity[name]) and known[name] != identity[name] and message not in different:
                 different.append(message)
         if different:
             raise UserError(f"{run.path} holds another run ({'; '.join(different)}): choose another out= or remove it")
         if (run.path / "summary.json").exists():  # it is finished, and stays as it is
-            return run
-    if main_process:
-        for part in run.path.glob(".*.part"):  # a process died while it wrote them
-            part.unlink()
+            return
+    for part in run.path.glob(".*.part"):  # a process died while it wrote them
+        part.unlink()
     run.write_json("run.json", identity)
-    if main_process:
-        write_text(run.path / "config.yaml", to_yaml(config))
+    write_text(run.path / "config.yaml", to_yaml(config))
     run.write_json("data.json", data)
     run.write_json("env.json", environment())
-    return run
 
 
 def environment() -> dict[str, Any]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
-from cad_train.config import NOT_RESUMED, TrainConfig
+from cad_train.config import NOT_RESUMED, TrainConfig, check_trackers
 from cad_train.examples import (
     check_refused,
     check_supervised,
@@ -21,9 +25,10 @@ from cad_train.examples import (
 )
 from cad_train.run_folder import RunFolder, open_run
 from cad_train.trainer import StopOnSignal, build_trainer, sharding
-from data_prep.build import read_split
+from data_prep.build import fingerprint, read_split
+from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder
-from decoding.loading import checkpoint_step, load_encoder, local_name
+from decoding.loading import base_identity, checkpoint_step, load_encoder, local_name
 
 
 def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
@@ -38,9 +43,34 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     Raises:
         UserError: settings, data, model or run folder that cannot be used, and what to do.
     """
+    check_trackers(config.report_to)
     state = PartialState(cpu=not torch.cuda.is_available())
-    say = print if state.is_main_process else lambda *_, **__: None
     config.out = config.out or f"runs/{recipe}-seed{config.seed}"
+    run = RunFolder(Path(config.out), state.is_main_process)
+    _on_main_process(run.take)  # before the work of preparing data
+    try:
+        _train(config, recipe, callbacks, state, run)
+    finally:
+        run.release()
+    return run.path
+
+
+def _on_main_process(make: Callable[[], Any]) -> Any:
+    """Call ``make`` on the main process alone; return on every process what it returns, and raise its UserError."""
+    found = [None, None]
+    if PartialState().is_main_process:
+        try:
+            found[0] = make()
+        except UserError as error:
+            found[1] = str(error)
+    value, fault = broadcast_object_list(found)
+    if fault is not None:
+        raise UserError(fault)
+    return value
+
+
+def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run: RunFolder) -> None:
+    say = print if state.is_main_process else lambda *_, **__: None
 
     # 1. Data: prepared once, encoded with the model's own tokenizer, refusals counted.
     manifest = prepare_oracles(config.data, announce=say)
@@ -62,20 +92,23 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     # 2. Run folder: new, or the same run again.
     data = {
         "fingerprint": manifest["fingerprint"],
+        "rows": fingerprint(chain(rows, held_out_rows)),  # those read, which may be no longer those of the manifest
         "tokenizer": tokenizer_fingerprint(encoder),
+        "base": base_identity(config.model),
         "oracles": str(Path(config.data.out).resolve()),
         "corpora": {name: manifest["corpora"][name] for name in config.data.corpora},
         **examples.report(),
     }
     sharded = sharding()
     launch = {"sharding": sharded, **({"processes": state.num_processes} if sharded else {})}
-    run = open_run(config, data, launch, state.is_main_process, NOT_RESUMED)
-    if run.read_json("summary.json") is not None:
+    _on_main_process(lambda: open_run(run, config, data, launch, NOT_RESUMED))
+    if (run.path / "summary.json").exists():
+        if config.resume == "none":
+            raise UserError(f"{run.path} is finished: to train anew, remove it or choose another out=")
         say(f"{run.path} is finished: nothing to do")
-        return run.path
-    checkpoint = run.open_checkpoint(resume=config.resume == "auto")
+        return
+    checkpoint = _on_main_process(lambda: run.open_checkpoint(resume=config.resume == "auto"))
     run.truncate_metrics(checkpoint_step(checkpoint) if checkpoint else None)
-    state.wait_for_everyone()
     _announce(say, config, run, data, examples, encoder)
     if checkpoint:
         say(f"going on from {checkpoint}")
@@ -83,6 +116,9 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     # 3. Train, save, and only then call the run finished.
     stop = StopOnSignal()
     trainer = build_trainer(config, folder, encoder.tokenizer, examples, held_out, run, [*callbacks, stop])
+    if config.adapter != "full":
+        trained, total = trainer.model.get_nb_trainable_parameters()
+        say(f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})")
     if checkpoint:  # it has been looked at
         trainer.args.eval_on_start = False
     started = time.perf_counter()
@@ -93,6 +129,15 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
             "it"
         )
         raise SystemExit(128 + signal.SIGTERM)
+    outcome = trainer.state
+    best = outcome.best_global_step if trainer.args.load_best_model_at_end else None
+    patience = config.evaluation.patience
+    stopped_early = bool(patience) and outcome.global_step < outcome.max_steps
+    if stopped_early:
+        evaluations = f"{patience} evaluation" + "s" * (patience != 1)
+        say(f"stopped after step {outcome.global_step}: no better exact match in {evaluations}")
+    if best:
+        say(f"final is checkpoint-{best}, which has the best exact match (EM {outcome.best_metric:.1%})")
     trainer.save_model(str(run.unfinished))
     state.wait_for_everyone()
     run.publish_final()
@@ -100,7 +145,10 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
         "summary.json",
         {
             "recipe": recipe,
-            "steps": trainer.state.global_step,
+            "steps": outcome.global_step,
+            "best_step": best,  # of final, where it is not that of the last step
+            "best_exact_match": outcome.best_metric if best else None,
+            "stopped_early": stopped_early,
             "train_loss": result.training_loss,
             "seconds": round(time.perf_counter() - started, 1),
             "resumed_from": checkpoint.name if checkpoint else None,
@@ -108,7 +156,6 @@ def train_selector(config: TrainConfig, recipe: str, callbacks=()) -> Path:
     )
     say(f"trained {run.final}; score it with: python eval/heldout.py --ckpt {run.path}")
     trainer.end()
-    return run.path
 
 
 def _announce(say, config: TrainConfig, run: RunFolder, data: dict, examples, encoder: ProgramEncoder) -> None:

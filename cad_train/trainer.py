@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import is_flash_attn_2_available
@@ -25,6 +26,7 @@ from cad_train.loss import COUNTED, IGNORED, region_losses, summarise_regions
 from cad_train.run_folder import RunFolder
 from decoding.commandline import UserError
 from decoding.encoder import REGIONS
+from decoding.loading import cannot_load, checkpoint_fault
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,6 +52,9 @@ class SelectorTrainer(SFTTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         self._signature_columns = ["input_ids", "regions"]
+
+    def create_model_card(self, *args, **kwargs) -> None:
+        """Write none: TRL's would name no base and no data; recipes/export.py fills one from the run."""
 
     def _get_train_sampler(self, train_dataset=None) -> EpochOrder:
         return self.order
@@ -149,7 +154,10 @@ class RunLog(TrainerCallback):
         self.started, self.first_step = time.perf_counter(), state.global_step
         control.should_training_stop |= state.global_step >= state.max_steps
         if state.best_global_step:  # the run folder may have been moved
-            state.best_model_checkpoint = str(self.run.path / f"checkpoint-{state.best_global_step}")
+            best = self.run.path / f"checkpoint-{state.best_global_step}"
+            state.best_model_checkpoint = str(best)
+            if fault := checkpoint_fault(best):
+                raise UserError(f"{best} is the best so far, and {fault}: put it back, or start anew with resume=none")
 
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         """Record and print one step."""
@@ -271,8 +279,8 @@ def build_trainer(
     there shows at once; with it, all of them then and every so many steps.
 
     Raises:
-        UserError: a batch that the processes cannot share, a precision that the launcher contradicts, or a model that
-            cannot do without padding.
+        UserError: a batch that the processes cannot share, a precision that the launcher contradicts, a model that
+            cannot be read, or one that cannot do without padding.
     """
     arguments = sft_arguments(config, run)
     together = config.micro_batch * arguments.world_size
@@ -287,24 +295,29 @@ def build_trainer(
     lengths = [len(input_ids) for input_ids in examples.dataset["input_ids"]]
     blanks = -len(examples) % together
     group = config.batch_size if config.group_by_length else 0
-    trainer = SelectorTrainer(
-        model=model,
-        args=arguments,
-        weights=weights,
-        order=EpochOrder(lengths, blanks, group, config.seed),
-        data_collator=Collator(_pad(tokenizer), config.padding_free),
-        train_dataset=with_blanks(examples.dataset, together),
-        eval_dataset=evaluated and with_blanks(evaluated, together),
-        processing_class=tokenizer,
-        quantization_config=_quantization(config),
-        peft_config=_adapter(config),
-        callbacks=[*callbacks, RunLog(run, sum(lengths) / len(lengths), config.keep_checkpoints), *stopping],
-    )
+    try:
+        trainer = SelectorTrainer(
+            model=model,
+            args=arguments,
+            weights=weights,
+            order=EpochOrder(lengths, blanks, group, config.seed),
+            data_collator=Collator(_pad(tokenizer), config.padding_free),
+            train_dataset=with_blanks(examples.dataset, together),
+            eval_dataset=evaluated and with_blanks(evaluated, together),
+            processing_class=tokenizer,
+            quantization_config=_quantization(config),
+            peft_config=_adapter(config),
+            callbacks=[*callbacks, RunLog(run, sum(lengths) / len(lengths), config.keep_checkpoints), *stopping],
+        )
+    except (OSError, SafetensorError) as error:  # of the model's files: it reads no others
+        raise UserError(cannot_load("model", config.model, error)) from None
     trainer.remove_callback(PrinterCallback)
     if config.padding_free and trainer.model._is_stateful:
         raise UserError(
             f"padding_free=true, but {config.model} has recurrent layers, which would read across examples: use false"
         )
+    if config.adapter != "full":
+        trainer.model.create_or_update_model_card = lambda folder: None  # PEFT's, with nothing filled in but the base
     if config.adapter == "qlora":
         _check_quantised(trainer.model)
         # TRL casts the adapters to bfloat16, where steps of 2e-5 round to nothing, and a resume would not.
@@ -368,7 +381,7 @@ def sft_arguments(config: TrainConfig, run: RunFolder) -> SFTConfig:
         adam_beta2=config.beta2,
         weight_decay=config.weight_decay,
         lr_scheduler_type="cosine",
-        warmup_steps=config.warmup,
+        warmup_steps=config.warmup,  # below 1: a share
         max_grad_norm=config.max_grad_norm,
         num_train_epochs=config.epochs,
         max_steps=config.max_steps or -1,
@@ -476,7 +489,11 @@ def _check_quantised(model) -> None:
     if not layers or 2 * stored > weights + len(layers) or {layer.weight.quant_type for layer in layers} != {"nf4"}:
         raise UserError(f"adapter=qlora, but {len(layers)} layers hold {weights} weights in {stored} bytes, not as NF4")
     if int(os.environ.get("RANK", "0")) == 0:
-        print(f"{len(layers)} layers hold their weights in 4-bit NF4: {weights} in {stored} bytes", flush=True)
+        print(
+            f"{len(layers)} layers hold their weights in 4-bit NF4: {weights} in {stored} bytes, "
+            f"{stored / weights:.2f} each",
+            flush=True,
+        )
 
 
 def _clock(seconds: float) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
     from decoding.tokens import TextTokenizer
 
 
-COMPLETED = "COMPLETED"  # a file in every checkpoint folder that is whole
+COMPLETED = "COMPLETED"  # a file in every checkpoint folder that is whole: size and SHA-256 of the others, as JSON
 EXPORTED_SETTINGS = "cad_train.json"  # the run's settings in an exported model folder
+_BASE_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin")
+_PIECES, _PIECE = 64, 1 << 20  # of a weight file, in its digest
 
 
 def find_model(ckpt: str) -> tuple[str, Path | None]:
@@ -39,7 +44,7 @@ def find_model(ckpt: str) -> tuple[str, Path | None]:
     if _is_run(path):
         folder = path / "final"
         if not folder.is_dir():
-            folder = newest_checkpoint(path)
+            folder = newest_checkpoint(path, lambda text: print(text, file=sys.stderr))
         if folder is None:
             raise UserError(f"{ckpt} is a run without final/ or a whole checkpoint: train it first")
         return str(folder), path
@@ -51,10 +56,61 @@ def find_model(ckpt: str) -> tuple[str, Path | None]:
     return ckpt, None
 
 
-def newest_checkpoint(run: Path) -> Path | None:
-    """Return the run's whole checkpoint with the highest step; half-written ones do not count."""
-    whole = [mark.parent for mark in run.glob(f"checkpoint-*/{COMPLETED}")]
-    return max(whole, key=checkpoint_step, default=None)
+def checkpoints(run: Path) -> list[Path]:
+    """Return the folders ``checkpoint-N`` of a run by step, whole or not."""
+    found = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=checkpoint_step)
+
+
+def newest_checkpoint(run: Path, say: Callable[[str], None] = lambda _: None) -> Path | None:
+    """Return the run's whole checkpoint with the highest step.
+
+    Half-written ones do not count; ``say`` is told of those that were whole once and are not now.
+    """
+    for path in reversed(checkpoints(run)):
+        fault = checkpoint_fault(path)
+        if fault is None:
+            return path
+        if (path / COMPLETED).exists():
+            say(f"skipping {path.name}: {fault}")
+    return None
+
+
+def checkpoint_fault(checkpoint: Path) -> str | None:
+    """Return what is wrong with a checkpoint, such as ``optimizer.pt is missing``; None where it is whole.
+
+    Every file must have the size and SHA-256 that its ``COMPLETED`` states, so that all of it is read: a changed bit
+    would train on to other weights without a word. An empty mark, which earlier versions left, states nothing.
+    """
+    try:
+        text = (checkpoint / COMPLETED).read_text(encoding="utf-8")
+        stated = json.loads(text) if text else {}
+        sizes = {name: facts["size"] for name, facts in stated.items()}
+        digests = {name: facts["sha256"] for name, facts in stated.items()}
+    except FileNotFoundError:
+        return "half-written" if checkpoint.is_dir() else "missing"
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return f"{COMPLETED} is damaged"
+    for name, size in sizes.items():
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+        if (checkpoint / name).stat().st_size != size:
+            return f"{name} is damaged"
+    with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter
+        found = pool.map(file_digest, (checkpoint / name for name in digests))
+        for (name, digest), there in zip(digests.items(), found, strict=True):
+            if there != digest:
+                return f"{name} is damaged"
+    return None
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file, None where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def checkpoint_step(path: Path) -> int:
@@ -87,6 +143,38 @@ def local_name(name: str) -> str:
     return name
 
 
+def base_identity(name: str) -> str | None:
+    """Return what changes when the model that ``name`` stands for does: a hub model's commit, else a SHA-256.
+
+    Of a folder it is over configuration and weight files: name, size, and 64 pieces of 1 MiB spread evenly over each.
+    That is all of a file of up to 64 MiB and a second's reading in any; a few weights changed by hand could go unseen
+    in a larger one, another training cannot. None where a hub's cache does not say which commit it holds.
+
+    Raises:
+        UserError: a hub name that cannot be looked up.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        stat = path.stat()
+        return _content_digest(path, stat.st_size, stat.st_mtime_ns)
+    if not path.is_dir():
+        from transformers.utils import cached_file, extract_commit_hash
+
+        try:
+            return extract_commit_hash(cached_file(name, "config.json"), None)
+        except (OSError, ValueError) as error:
+            raise UserError(cannot_load("model", name, error)) from None
+    digest = hashlib.sha256()
+    for part in sorted(found for pattern in _BASE_FILES for found in path.glob(pattern) if found.is_file()):
+        size = part.stat().st_size
+        digest.update(f"{part.name} {size}\n".encode())
+        with part.open("rb") as file:
+            for start in range(0, size, max(_PIECE, (size - _PIECE) // (_PIECES - 1))):
+                file.seek(start)
+                digest.update(file.read(_PIECE))
+    return digest.hexdigest()
+
+
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer; a UserError says what is wrong with ``name``."""
     from transformers import AutoTokenizer
@@ -96,7 +184,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(_cannot_load("tokenizer", name, error)) from None
+        raise UserError(cannot_load("tokenizer", name, error)) from None
 
 
 def load_text_tokenizer(name: str) -> TextTokenizer:
@@ -160,7 +248,7 @@ def load_model(
         try:
             source = base or json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(_cannot_load("adapter", name, error)) from None
+            raise UserError(cannot_load("adapter", name, error)) from None
     folder = local_name(source)
     try:
         if random_weights:
@@ -170,12 +258,12 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         hint = "; name its base model with base=" if adapter.is_file() else ""
-        raise UserError(_cannot_load("model", source, error) + hint) from None
+        raise UserError(cannot_load("model", source, error) + hint) from None
     if adapter.is_file():
         try:
             model = _with_adapter(model, str(adapter.parent))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            raise UserError(_cannot_load("adapter", name, error)) from None
+            raise UserError(cannot_load("adapter", name, error)) from None
     return model.to(device).eval()
 
 
@@ -194,7 +282,8 @@ def _with_adapter(model: PreTrainedModel, folder: str):
     return PeftModel.from_pretrained(model, folder).merge_and_unload()
 
 
-def _cannot_load(what: str, name: str, error: Exception) -> str:
+def cannot_load(what: str, name: str, error: Exception) -> str:
+    """Return in one line why ``what`` (a model, a tokenizer) could not be read from the folder or hub ``name``."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     reason = lines[0] if not lines[0].endswith((":", ",")) else " ".join(lines[:2])
     here = "" if Path(name).expanduser().exists() else f"there is no folder {name} here, and as a hub name it failed: "
@@ -243,7 +332,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
         read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     except Exception as error:  # the reader raises whatever a damaged file makes it raise
-        raise UserError(_cannot_load("GGUF file", str(gguf), error)) from None
+        raise UserError(cannot_load("GGUF file", str(gguf), error)) from None
     config = read.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -15,9 +15,9 @@ out= has the model, the tokenizer with its chat template, generation_config.json
 eval/heldout.py reads style and splice from it), and README.md, the model card: base model and licence, data, settings,
 losses, the results of eval/heldout.py if the run was scored, and how to use it. Local paths are reduced to names.
 
-Stops, with one line and exit code 2 and nothing at out=, on: an out= that exists, a run that is not finished, a base
-that is quantised, outputs that differ. With push=, also where the hub cannot be reached, does not know the access
-token, or has the name already; that is found out first.
+Stops, with one line and exit code 2 and nothing at out=, on: an out= that exists, a run that is not finished (name a
+checkpoint-N of it instead), a damaged checkpoint, a base that is quantised, outputs that differ. With push=, also where
+the hub cannot be reached, does not know the access token, or has the name already; that is found out first.
 """
 
 from __future__ import annotations

@@ -143,6 +143,23 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(folder, line, alo
     assert (checkpoint / COMPLETED).exists() and metrics(out)[-1]["step"] == checkpoint_step(checkpoint)
 
 
+def test_a_part_that_another_process_wrote_is_missed(folder, line, alone):
+    log, out = folder / "parts.log", folder / "parts"
+    config, command = on_two_cpus("ddp", folder), line("parts")
+    assert launch(config, command, log) == [0, 0], log.read_text()[-3000:]
+    (out / "summary.json").unlink()
+    shutil.rmtree(out / "final")
+    (out / "checkpoint-4" / SHARED["ddp"]).unlink()
+    assert launch(config, command, log) == [0, 0], log.read_text()[-3000:]
+    assert log.read_text().count(f"skipping checkpoint-4: {SHARED['ddp']} is missing") == 1
+    assert json.loads((out / "summary.json").read_text())["resumed_from"] == "checkpoint-2"
+    assert_same_run(out, alone())
+    # What the main process finds stops all.
+    (out / "run.json").unlink()
+    assert launch(config, command, log) == [2, 2]
+    assert "holds checkpoints or a model of another program" in log.read_text()
+
+
 def test_a_checkpoint_of_other_sharding_is_refused_by_name(folder, line):
     log, out = folder / "resharded.log", folder / "resharded"
     assert launch(on_two_cpus("fsdp2", folder), line("resharded", "max_steps=1", "save=no"), log) == [0, 0]

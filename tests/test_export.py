@@ -273,10 +273,17 @@ def test_what_cannot_be_exported_is_refused_by_name(trained, tmp_path):
     shutil.copytree(run, copy)
     (copy / "checkpoint-2" / "COMPLETED").unlink()
     (copy / "summary.json").unlink()
-    with pytest.raises(UserError, match="checkpoint-2 is half-written"):
+    with pytest.raises(UserError, match=r"checkpoint-2 is not whole \(half-written\)"):
         exported(copy / "checkpoint-2", tmp_path / "new")
     with pytest.raises(UserError, match="copy is not finished"):
         exported(copy, tmp_path / "new")
+    shutil.rmtree(copy / "final")  # as SIGTERM leaves it
+    with pytest.raises(UserError, match="copy is not finished: train it to its end, or name a checkpoint-N of it"):
+        exported(copy, tmp_path / "new")
+    (copy / "checkpoint-4" / "optimizer.pt").write_bytes(b"cut")
+    with pytest.raises(UserError, match=r"checkpoint-4 is not whole \(optimizer.pt is damaged\)"):
+        exported(copy / "checkpoint-4", tmp_path / "new")
+    shutil.copyfile(run / "checkpoint-4" / "optimizer.pt", copy / "checkpoint-4" / "optimizer.pt")
     data = json.loads((run / "data.json").read_text())
     (copy / "data.json").write_text(json.dumps(data | {"oracles": str(tmp_path / "gone")}))
     with pytest.raises(UserError, match="the run's oracles are no longer in .*gone"):

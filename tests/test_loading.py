@@ -14,7 +14,7 @@ from small_models import ADDED_TEXT, CHATML, CONTROL, byte_level_tokenizer, loss
 from decoding import loading
 from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder
-from decoding.loading import load_encoder, load_model, load_text_tokenizer, load_tokenizer, local_name
+from decoding.loading import base_identity, load_encoder, load_model, load_text_tokenizer, load_tokenizer, local_name
 from decoding.tokens import TextTokenizer
 
 IDS = torch.tensor([[5, 60, 7, 300, 2]])
@@ -197,6 +197,32 @@ def test_a_damaged_tokenizer_is_named(tmp_path, folder):
         load_tokenizer(str(copy))
 
 
+def test_what_a_model_is_changes_with_any_of_its_weights(tmp_path, folder, monkeypatch):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    identity = base_identity(str(folder))
+    assert base_identity(str(copy)) == identity  # wherever it lies
+    weights, content = copy / "model.safetensors", (folder / "model.safetensors").read_bytes()
+    for pieces, piece in ((64, 1 << 20), (3, 1000)):  # all of the file, and a part as of a large one
+        monkeypatch.setattr(loading, "_PIECES", pieces)
+        monkeypatch.setattr(loading, "_PIECE", piece)
+        weights.write_bytes(content)
+        identity = base_identity(str(copy))
+        for at in (0, len(content) // 2, len(content) - 1):
+            weights.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            assert base_identity(str(copy)) != identity, at
+        weights.write_bytes(content + b"\0")
+        assert base_identity(str(copy)) != identity
+
+
+def test_a_hub_model_is_known_by_its_commit(monkeypatch):
+    commit = "0123456789abcdef" * 2 + "01234567"
+    monkeypatch.setattr("transformers.utils.cached_file", lambda *_: f"/cache/snapshots/{commit}/config.json")
+    assert base_identity("some/model") == commit
+    monkeypatch.setattr("transformers.utils.cached_file", lambda *_: "/elsewhere/config.json")
+    assert base_identity("some/model") is None
+
+
 # Adapters
 
 
@@ -285,10 +311,12 @@ def test_a_gguf_file_is_converted_once_to_a_folder_that_can_be_trained_and_saved
 def test_a_gguf_file_changed_under_the_same_name_is_converted_again(tmp_path, cache, monkeypatch):
     """Files of one architecture agree in their metadata and size, and differ in their weights."""
     monkeypatch.setattr(loading, "_convert", lambda file, folder: (folder / "last").write_bytes(file.read_bytes()[-1:]))
-    path = tmp_path / "model.gguf"
+    path, identities = tmp_path / "model.gguf", set()
     for last in (b"1", b"2"):
         path.write_bytes(b"\0" * (1 << 21) + last)
         assert (Path(local_name(str(path))) / "last").read_bytes() == last
+        identities.add(base_identity(str(path)))
+    assert len(identities) == 2
 
 
 @pytest.mark.parametrize("kept", [0, 3, 40, 4000, -5000])

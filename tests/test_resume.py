@@ -124,7 +124,7 @@ def test_whatever_write_a_run_dies_at_it_ends_with_the_same_weights(tmp_path, li
         # What is half-written goes first, and these files are always written anew: then equal folders go the same way.
         RunFolder(copy, main_process=True).open_checkpoint(resume=True)
         found = contents(copy)
-        for always in ("config.yaml", "data.json", "env.json", "README.md"):
+        for always in ("config.yaml", "data.json", "env.json"):
             found.pop(always, None)
         if found not in different:
             different.append(found)
@@ -252,6 +252,22 @@ def test_sigterm_to_accelerate_launch_reaches_the_run(tmp_path, line):
 
 
 # What is refused
+
+
+def test_two_runs_in_one_folder_at_once_are_refused(tmp_path, line):
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.touch()
+    process = start(line("run", "max_steps=3000", "save=no"), first)
+    await_text("step    2/", first, process)
+    try:
+        assert finish(start(line("run", "max_steps=3000", "save=no"), second)) == 2
+    finally:
+        send(process, signal.SIGKILL)
+        finish(process)
+    assert "is being trained by another process: wait for it, or choose another out=" in second.read_text()
+    # The lock is gone with its process: what stops the next one is that it is another run.
+    assert finish(start(line("run", "max_steps=1"), second)) == 2
+    assert "holds another run (max_steps was 3000, now 1" in second.read_text()
 
 
 def test_another_tokenizer_config_or_data_is_refused_by_name(tmp_path):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,17 +19,19 @@ from small_models import encoder_of, save_model, tiny_model
 from cad_train.batches import Collator
 from cad_train.config import EvaluationConfig, LossConfig, RegionWeights, TrainConfig
 from cad_train.examples import UNSUPERVISED, check_refused, encode_row, encode_rows, show_example
+from cad_train.export import find_trained
 from cad_train.loss import IGNORED
+from cad_train.run_folder import RunFolder
 from cad_train.sft import train_selector
 from cad_train.trainer import SelectorTrainer, computes_in_bf16
 from data_prep.build import OracleConfig, OracleRow, build_oracles
 from data_prep.oracle import build_oracle
 from data_prep.probeedit import ProbeEditConfig
-from decoding.commandline import UserError
+from decoding.commandline import UserError, parse_config
 from decoding.encoder import REGIONS
 from decoding.fsm import ProgramFSM
 from decoding.grammar import render
-from decoding.loading import COMPLETED, newest_checkpoint
+from decoding.loading import COMPLETED, checkpoints, load_model, newest_checkpoint
 from eval.while_training import HeldOutMatch
 
 
@@ -157,10 +164,26 @@ def metrics_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def interrupted(run: Path) -> Path:
+    """Leave of a finished run what it was after its last checkpoint."""
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "final")
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_run_folder_is_whole_and_a_second_call_changes_nothing(config, capsys):
     run = train_selector(config, "sft_combined")
     for name in ("config.yaml", "env.json", "data.json", "metrics.jsonl", "summary.json", "final/config.json"):
         assert (run / name).exists(), name
+    assert not list(run.rglob("README.md"))  # a stub; the export writes the card
     assert [row["step"] for row in metrics_of(run)] == [0, 1, 2, 3, 4]  # the first is held-out loss, before training
     assert all((run / f"checkpoint-{step}" / COMPLETED).exists() for step in (2, 4))
     data = json.loads((run / "data.json").read_text())
@@ -192,6 +215,190 @@ def test_another_run_in_the_same_folder_is_refused_by_key(config):
         train_selector(replace(config, lr=2e-3), "sft_combined")
 
 
+def test_a_failed_first_try_does_not_block_the_folder(config, model_folder, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(model_folder, broken)
+    (broken / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="cannot load the model"):
+        train_selector(replace(config, model=str(broken), lr=5e-3), "sft_combined")
+    assert (Path(config.out) / "run.json").exists()
+    run = train_selector(config, "sft_combined")
+    assert json.loads((run / "run.json").read_text())["settings"]["lr"] == 1e-3
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off"])
+def test_a_broken_model_folder_is_named_in_one_line(damage, config, model_folder, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(model_folder, broken)
+    file = broken / "model.safetensors"
+    whole = file.read_bytes()
+    file.unlink() if damage == "missing" else file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=f"cannot load the model '{broken}'") as caught:
+        train_selector(replace(config, model=str(broken)), "sft_combined")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["checkpoint-500/model.safetensors", "final/config.json", "metrics.jsonl"])
+def test_a_folder_of_another_program_is_refused_and_left_as_it_is(name, config):
+    file = Path(config.out) / name
+    file.parent.mkdir(parents=True)
+    file.write_text("theirs")
+    with pytest.raises(UserError, match=r"out=.*run holds checkpoints or a model of another program: choose a new"):
+        train_selector(config, "sft_combined")
+    assert contents(Path(config.out)) == {name: b"theirs"}
+    assert not Path(config.data.out).exists()  # found out before the work
+
+
+def test_what_only_looks_like_a_checkpoint_is_no_part_of_the_run(config):
+    run = interrupted(train_selector(config, "sft_combined"))
+    for name in ("checkpoint-best", "checkpoint-2-copy"):
+        (run / name).mkdir()
+    train_selector(replace(config, resume="none", keep_checkpoints=1), "sft_combined")
+    assert [path.name for path in checkpoints(run)] == ["checkpoint-4"]
+    assert (run / "checkpoint-best").exists() and (run / "checkpoint-2-copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"), [("file", "is a file"), ("file/run", "Not a directory"), ("/proc/run", "cannot be written")]
+)
+def test_an_out_that_cannot_be_written_is_named_before_the_work(out, reason, config, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"out=.*{out}.*{reason}"):
+        train_selector(replace(config, out=str(tmp_path / out)), "sft_combined")
+    assert not Path(config.data.out).exists()
+
+
+@pytest.mark.parametrize("text", ['{"settings"', "[]", '{"settings": {}}'])
+def test_a_damaged_run_json_is_named(text, config):
+    run = train_selector(config, "sft_combined")
+    (run / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run\.json is damaged: remove the folder, or choose another out="):
+        train_selector(config, "sft_combined")
+
+
+def test_a_finished_run_is_not_trained_anew_without_a_word(config):
+    train_selector(config, "sft_combined")
+    with pytest.raises(UserError, match="is finished: to train anew, remove it or choose another out="):
+        train_selector(replace(config, resume="none"), "sft_combined")
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_prepared_rows_that_were_edited_by_hand_are_refused_by_name(split, config):
+    train_selector(config, "sft_combined")
+    file = Path(config.data.out) / "probeedit" / f"{split}.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"holds another run \(the training data differ\)"):
+        train_selector(config, "sft_combined")
+
+
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+def test_another_base_model_under_the_same_name_is_refused_by_name(adapter, config, model_folder, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(model_folder, base)
+    config = replace(config, model=str(base), adapter=adapter)
+    run = interrupted(train_selector(config, "sft_combined"))
+    before = contents(run)
+    tiny_model("qwen2", len(encoder_of("byte_level").tokenizer), seed=1).save_pretrained(base)
+    with pytest.raises(UserError, match=r"holds another run \(the base model differs\)"):
+        train_selector(config, "sft_combined")
+    assert contents(run) == before
+
+
+def test_a_run_of_an_earlier_version_goes_on(config):
+    run = train_selector(config, "sft_combined")
+    expected = weights_of(run / "final")
+    interrupted(run)
+    identity = json.loads((run / "run.json").read_text())
+    for name in ("rows", "base"):
+        del identity[name]
+    (run / "run.json").write_text(json.dumps(identity))
+    shutil.rmtree(run / "checkpoint-4")
+    (run / "checkpoint-2" / COMPLETED).write_text("")
+    train_selector(config, "sft_combined")
+    assert json.loads((run / "summary.json").read_text())["resumed_from"] == "checkpoint-2"
+    assert weights_of(run / "final") == expected
+
+
+DAMAGES = {
+    "model.safetensors": ("damaged", lambda content: content[: len(content) // 2]),
+    "optimizer.pt": ("missing", None),
+    "scheduler.pt": ("missing", None),
+    "rng_state.pth": ("missing", None),
+    "trainer_state.json": ("damaged", lambda content: content.replace(b"4", b"5", 1)),
+    "config.json": ("damaged", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    """A place for one run that several tests begin with."""
+    return tmp_path_factory.mktemp("finished")
+
+
+@pytest.fixture
+def stopped(config, finished):
+    """The settings and the folder of a run with two checkpoints and no final, and the weights it would have."""
+    config = replace(config, data=replace(config.data, out=str(finished / "oracles")))
+    if not (finished / "run").exists():
+        train_selector(replace(config, out=str(finished / "run")), "sft_combined")
+    shutil.copytree(finished / "run", config.out)
+    return config, interrupted(Path(config.out)), weights_of(finished / "run" / "final")
+
+
+def damage(checkpoint: Path, name: str) -> str:
+    how, change = DAMAGES[name]
+    file = checkpoint / name
+    content = file.read_bytes()
+    file.unlink()
+    if change:
+        file.write_bytes(change(content))
+        assert file.read_bytes() != content
+    return f"{name} is {how}"
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_and_said(name, stopped, capsys):
+    config, run, expected = stopped
+    fault = damage(run / "checkpoint-4", name)
+    assert newest_checkpoint(run) == run / "checkpoint-2"  # which is what an evaluation takes
+    train_selector(config, "sft_combined")
+    assert f"skipping checkpoint-4: {fault}\n" in capsys.readouterr().out
+    assert json.loads((run / "summary.json").read_text())["resumed_from"] == "checkpoint-2"
+    assert weights_of(run / "final") == expected
+
+
+def test_a_run_with_nothing_but_damaged_checkpoints_stops_and_keeps_them(stopped, capsys):
+    config, run, expected = stopped
+    faults = [damage(run / "checkpoint-4", "optimizer.pt"), damage(run / "checkpoint-2", "rng_state.pth")]
+    before = [contents(path) for path in checkpoints(run)]
+    with pytest.raises(UserError, match="has no whole checkpoint left: put one back, or start anew with resume=none"):
+        train_selector(config, "sft_combined")
+    said = capsys.readouterr().out
+    assert f"skipping checkpoint-4: {faults[0]}\nskipping checkpoint-2: {faults[1]}\n" in said
+    assert [contents(path) for path in checkpoints(run)] == before
+    train_selector(replace(config, resume="none"), "sft_combined")
+    assert weights_of(run / "final") == expected
+
+
+def test_a_mark_that_is_damaged_vouches_for_nothing(stopped):
+    _, run, _ = stopped
+    for text in ("{", "[]", '{"config.json": 3}'):
+        (run / "checkpoint-4" / COMPLETED).write_text(text)
+        assert newest_checkpoint(run) == run / "checkpoint-2"
+
+
+def test_a_mark_states_every_file_whatever_its_folder(tmp_path):
+    part = tmp_path / "checkpoint-7" / "global_step7" / "part.pt"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"part")
+    RunFolder(tmp_path, main_process=True).mark_checkpoint(7)
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-7"
+    part.write_bytes(b"trap")
+    said = []
+    assert newest_checkpoint(tmp_path, said.append) is None
+    assert said == ["skipping checkpoint-7: global_step7/part.pt is damaged"]
+
+
 def test_oracles_of_other_settings_are_refused_by_key(config):
     build_oracles(config.data)
     other = replace(config.data, probeedit=ProbeEditConfig(cases=12, min_lines=4, max_lines=6))
@@ -199,18 +406,26 @@ def test_oracles_of_other_settings_are_refused_by_key(config):
         train_selector(replace(config, data=other), "sft_combined")
 
 
-def test_lora_trains_an_adapter_that_names_its_base(config, model_folder):
+def test_lora_trains_an_adapter_that_names_its_base(config, model_folder, capsys):
     run = train_selector(replace(config, adapter="lora", max_steps=2, activation_checkpointing=True), "sft_combined")
     adapter = json.loads((run / "final" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == str(model_folder)
     assert adapter["r"] == 16 and adapter["lora_alpha"] == 32
+    assert not list(run.rglob("README.md"))
+    model = load_model(str(model_folder))
+    layers = [layer for layer in model.model.layers.modules() if isinstance(layer, torch.nn.Linear)]
+    trained = sum(16 * (layer.in_features + layer.out_features) for layer in layers)
+    total = trained + model.num_parameters()
+    assert f"trained: {trained:,} of {total:,} parameters" in capsys.readouterr().out
 
 
 def test_qlora_holds_its_base_in_four_bits_on_a_cpu(config, capsys):
     pytest.importorskip("bitsandbytes")
     config = replace(config, adapter="qlora", max_steps=2)
     run = train_selector(config, "qlora_7b")
-    assert "layers hold their weights in 4-bit NF4" in capsys.readouterr().out
+    assert re.search(
+        r"14 layers hold their weights in 4-bit NF4: \d+ in \d+ bytes, 0\.5\d? each", capsys.readouterr().out
+    )
     assert (run / "final" / "adapter_model.safetensors").exists()
 
 
@@ -244,7 +459,8 @@ def test_a_run_without_held_out_edits_trains_and_one_without_training_edits_says
     same = {"instruction": "Change it.", "before": "a\nb\n", "group": "one"}
     rows = [same | {"after": f"a\n{n}\n"} for n in range(3)]
     (tmp_path / "edits.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = OracleConfig(corpora=["jsonl"], jsonl=[str(tmp_path / "edits.jsonl")], out=str(tmp_path / "one-group"))
+    edits = [str(tmp_path / "edits.jsonl")]
+    data = OracleConfig(corpora=["jsonl"], jsonl=edits, heldout=0.9, out=str(tmp_path / "one-group"))
     with pytest.raises(UserError, match="no training examples are left: lower data.heldout"):
         train_selector(replace(config, data=data, out=str(tmp_path / "other")), "sft_combined")
 
@@ -283,12 +499,30 @@ def test_held_out_edits_are_decoded_and_change_nothing_of_the_training(config, t
     assert all(row["eval_cases"] == 2 and 0 <= row["eval_end_accuracy"] <= 1 for row in rows)
 
 
-def test_training_stops_when_exact_match_gets_no_better(config):
+def test_training_stops_when_exact_match_gets_no_better_and_says_which_weights_are_final(config, capsys):
     config = evaluated(replace(config, max_steps=40), patience=1)
     run = train_selector(config, "sft_combined", [HeldOutMatch(config)])
     summary = json.loads((run / "summary.json").read_text())
     assert summary["steps"] == 4  # the first evaluation counts as the best so far, the next is no better
-    assert (run / "checkpoint-2").exists()
+    assert (summary["stopped_early"], summary["best_step"], summary["best_exact_match"]) == (True, 2, 0.0)
+    assert weights_of(run / "final") == weights_of(run / "checkpoint-2")
+    assert find_trained(str(run)).steps == 2  # which the card of an export states
+    assert (
+        "stopped after step 4: no better exact match in 1 evaluation\n"
+        "final is checkpoint-2, which has the best exact match (EM 0.0%)\n"
+    ) in capsys.readouterr().out
+
+
+def test_a_run_whose_best_checkpoint_is_damaged_stops_before_it_trains_on(config):
+    config = evaluated(replace(config, max_steps=40), patience=2)
+    run = interrupted(train_selector(config, "sft_combined", [HeldOutMatch(config)]))
+    for remove, fault in (
+        (Path.unlink, "model.safetensors is missing"),
+        (lambda file: shutil.rmtree(file.parent), "missing"),
+    ):
+        remove(run / "checkpoint-2" / "model.safetensors")
+        with pytest.raises(UserError, match=f"checkpoint-2 is the best so far, and {fault}: put it back"):
+            train_selector(config, "sft_combined", [HeldOutMatch(config)])
 
 
 def test_adapters_are_evaluated_with_the_base_they_sit_in(config):
@@ -302,3 +536,88 @@ def test_the_best_checkpoint_needs_checkpoints_where_it_is_evaluated(config):
         replace(config, evaluation=EvaluationConfig(every=3))
     with pytest.raises(ValueError, match=r"patience=2 counts evaluations"):
         EvaluationConfig(patience=2)
+
+
+# Settings, and what a run says
+
+
+NUMBERS = {
+    "above 0, and finite": {"lr": ["nan", "inf", "0"], "epochs": ["nan", "inf", "-1"]},
+    "at least 0, and finite": {
+        "weight_decay": ["-1", "nan"],
+        "max_grad_norm": ["-1", "nan", "inf"],
+        "loss.weights.end_digits": ["nan", "inf", "-1"],
+    },
+    "at least 0 and below 1": {
+        "beta1": ["1"],
+        "beta2": ["1.5", "nan"],
+        "lora_dropout": ["1", "1.5", "-0.1"],
+        "warmup": ["-1", "nan", "1", "2"],
+    },
+    "at least 0 and below 2**32": {"seed": ["-1", "99999999999999"]},
+    "at least 1": {"lora_alpha": ["0", "-8"], "max_steps": ["0"], "evaluation.cases": ["0"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "must"),
+    [(key, value, must) for must, keys in NUMBERS.items() for key, values in keys.items() for value in values],
+)
+def test_a_number_out_of_range_is_refused_with_its_range(key, value, must):
+    with pytest.raises(UserError, match=rf"{key.rpartition('.')[2]}={value}\S*: must be {must.replace('*', '.')}$"):
+        parse_config(TrainConfig, [f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["dora=true"], "dora=true is of adapters, and adapter=full has none: give adapter=lora or qlora"),
+        (["rslora=true"], "rslora=true is of adapters"),
+        (["padding_free=true"], "padding_free=true needs micro_batch above 1"),
+        (["model="], "model is empty: name a model of the hub, a folder, or a GGUF file"),
+        (["out="], "out is empty: name a folder"),
+        ([f"loss.weights.{region}=0" for region in REGIONS], "the weights of all regions are 0"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        parse_config(TrainConfig, settings)
+
+
+def test_numbers_at_the_ends_of_their_ranges_train(config):
+    ends = {"warmup": 0.0, "max_grad_norm": 0.0, "beta1": 0.0, "beta2": 0.0, "seed": 2**32 - 1, "max_steps": 1}
+    assert train_selector(replace(config, **ends), "sft_combined")
+
+
+def test_a_tracker_that_is_not_installed_is_refused_by_name(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not there
+    with pytest.raises(UserError, match="report_to=wandb needs the package wandb: pip install wandb"):
+        train_selector(replace(config, report_to=["wandb"]), "sft_combined")
+    assert not Path(config.out).exists()
+
+
+def test_a_run_whose_examples_are_all_left_out_says_why():
+    broken = replace(ROW, id="broken", instruction="\ud800")
+    encoder = encoder_of("byte_level")
+    examples = encode_rows(encoder, [ROW, ROW, broken], "numbered", "none", max_length=3)
+    with pytest.raises(UserError, match=r"are left \(2 overlong, 1 lone_surrogate\): raise max_length=3 \(the longest"):
+        check_refused(examples, ["overlong", "lone_surrogate"], 3)
+    with pytest.raises(UserError, match=r"are left \(1 lone_surrogate\): add other edits"):
+        check_refused(encode_rows(encoder, [broken], "numbered", "none", 3), ["lone_surrogate"], 3)
+
+
+def test_a_run_shows_no_notices_of_libraries(config, model_folder):
+    probeedit = [f"data.probeedit.{key}" for key in ("cases=10", "min_lines=4", "max_lines=6")]
+    arguments = ["data.corpora=[probeedit]", *probeedit, f"data.out={config.data.out}", f"out={config.out}"]
+    settings = ["max_length=2048", "adapter=lora", "max_steps=1", "save=no"]  # checkpointing: PEFT asks for it
+    done = subprocess.run(
+        [sys.executable, "recipes/sft_combined.py", *arguments, f"model={model_folder}", *settings],
+        cwd=Path(__file__).resolve().parent.parent,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "WARNING" not in done.stdout
