@@ -70,7 +70,7 @@ def synthesize(before: str, after: str, seed: str) -> Instruction:
         steps.exact = False
     elif not same_ends and new_ends != "mixed":
         steps.ends(new_ends)
-        if after.endswith("\r"):  # which the conversion would take for half a line end
+        if "\r" in (before[-1:], after[-1:]):  # which the conversion would take for half a line end
             steps.exact = False
     return steps.instruction()
 

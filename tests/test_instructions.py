@@ -241,6 +241,7 @@ def documents(draw) -> tuple[str, str]:
 @settings(max_examples=600, deadline=None)
 @given(pair=documents(), seed=st.text(max_size=3))
 @example(pair=("\n\r\n  ", "\n\r"), seed="")
+@example(pair=("\r", "\r\r\n"), seed="")
 def test_an_exact_instruction_makes_the_edit(pair, seed):
     before, after = pair
     made = synthesize(before, after, seed)
