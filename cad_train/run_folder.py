@@ -210,7 +210,6 @@ def differing(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, 
 # What else a resume must have equal: keys of data.json, and what is said where they differ.
 _SAME = {
     "fingerprint": "the training data differ",
-    "rows": "the training data differ",
     "tokenizer": "the tokenizer differs",
     "base": "the base model differs",
 }
@@ -225,7 +224,7 @@ def open_run(
 
     Args:
         config: the resolved settings.
-        data: what goes to data.json; ``fingerprint``, ``rows``, ``tokenizer`` and ``base`` must equal those there.
+        data: what goes to data.json; ``fingerprint``, ``tokenizer`` and ``base`` must equal those there.
             None, or its absence from an earlier version's run.json, equals anything.
         launch: how the processes share weights, as far as checkpoints depend on it.
         not_resumed: dotted keys that may differ.
@@ -244,7 +243,7 @@ def open_run(
             raise UserError(f"{run.path / 'run.json'} is damaged: remove the folder, or choose another out=") from None
         different = [f"{key} was {was}, now {now}" for key, was, now in changes]
         for name, message in _SAME.items():
-            if None not in (known[name], identity[name]) and known[name] != identity[name] and message not in different:
+            if None not in (known[name], identity[name]) and known[name] != identity[name]:
                 different.append(message)
         if different:
             raise UserError(f"{run.path} holds another run ({'; '.join(different)}): choose another out= or remove it")

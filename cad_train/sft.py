@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from cad_train.examples import (
 )
 from cad_train.run_folder import RunFolder, open_run
 from cad_train.trainer import StopOnSignal, build_trainer, sharding
-from data_prep.build import fingerprint, read_split
+from data_prep.build import read_split
 from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder
 from decoding.loading import base_identity, checkpoint_step, load_encoder, local_name
@@ -92,7 +91,6 @@ def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run
     # 2. Run folder: new, or the same run again.
     data = {
         "fingerprint": manifest["fingerprint"],
-        "rows": fingerprint(chain(rows, held_out_rows)),  # those read, which may be no longer those of the manifest
         "tokenizer": tokenizer_fingerprint(encoder),
         "base": base_identity(config.model),
         "oracles": str(Path(config.data.out).resolve()),

@@ -380,6 +380,7 @@ def _make_corpus(name: str, spool: Spool, chosen: Chosen, config: OracleConfig, 
         "tags": tags,
         "statistics": _statistics(counts) | (_token_statistics(counts) if config.tokenizer else {}),
         "fingerprint": content.hexdigest(),
+        "sha256": {split: _file_digest(files[split]) for split in ("train", "heldout")},
     } | ({"found": spool.found[name]} if name in spool.found else {})
     if counts["instructions_made"]:  # and of these, how many leave open what exactly to write
         entry |= {key: counts[key] for key in ("instructions_made", "instructions_inexact")}
@@ -570,9 +571,12 @@ def open_prepared(folder: Path) -> Prepared:
     """Open a folder that data_prep/build_oracles.py wrote; its rows stay on disk.
 
     Raises:
-        UserError: no finished folder, or files that are not those of its manifest.
+        UserError: no finished folder, or files that are not as they were prepared.
     """
     manifest = _finished_manifest(folder)
+    for name, entry in manifest["corpora"].items():
+        for split in ("train", "heldout"):
+            _check_bytes(folder / name / f"{split}.jsonl", entry)
     stored = {
         split: {
             name: StoredRows(folder / name / f"{split}.jsonl", OracleRow, entry[split])
@@ -594,7 +598,7 @@ def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow
     """Return the rows of one split of some prepared corpora, in file order.
 
     Raises:
-        UserError: a corpus that is not in the folder's manifest, a damaged or missing file.
+        UserError: a corpus that is not in the folder's manifest, a file that is missing or not as it was prepared.
     """
     rows = []
     manifest = read_manifest(folder) or {"corpora": {}}
@@ -604,11 +608,21 @@ def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow
             raise UserError(
                 f"{folder} has no corpus {name!r}: prepare it with data_prep/build_oracles.py corpora=[{name}]"
             )
+        _check_bytes(path, manifest["corpora"][name])
         try:
             rows += [OracleRow(**row) for row in read_rows(path)]
         except (RowError, TypeError) as error:
             raise UserError(f"{path}: {error}") from None
     return rows
+
+
+def _check_bytes(path: Path, entry: dict[str, Any]) -> None:
+    """Refuse a file that was changed: what was trained or scored on it would be said to be of the manifest's data."""
+    prepared = entry.get("sha256", {}).get(path.stem)  # folders of earlier versions have none
+    if prepared is not None and _file_digest(path) not in (prepared, None):
+        raise UserError(
+            f"{path} is not as it was prepared: build the folder again; edits of your own are for corpora=[jsonl]"
+        )
 
 
 def fingerprint(rows: Iterable[OracleRow]) -> str:

@@ -27,10 +27,9 @@ from data_prep.hygiene import LEAK_KINDS, Duplicate, Leakage, check_threshold, f
 from data_prep.rows import Joined, RowError, read_rows
 from decoding.commandline import UserError
 from decoding.console import markdown_table
-from decoding.grammar import Program, ProgramError, parse, split_lines
+from decoding.grammar import Program, parse, split_lines
 from decoding.html_page import Plot, Series, contents_entry, figures, items, of_class, page, prose, terms, wide
 from decoding.prompt import render_prompt
-from decoding.resolver import resolve
 from decoding.tokens import TokenizerError
 
 if TYPE_CHECKING:
@@ -79,13 +78,10 @@ def measure(rows: Iterable[OracleRow], encoder: ProgramEncoder | None, max_lengt
     """Return the figures of ``rows``; examples of more than ``max_length`` tokens are named in ``overlong``.
 
     An example is too long where it is with ``splice=full``; its entry has the tokens of both.
-
-    Raises:
-        UserError: a program that does not make its edit.
     """
     found = Figures()
     for row in rows:
-        program = _program(row)
+        program = parse(row.program)
         found.copies.append(len(program.copies))
         found.gens.append(len(program.gens))
         found.ops.append(len(program.ops))
@@ -100,19 +96,6 @@ def measure(rows: Iterable[OracleRow], encoder: ProgramEncoder | None, max_lengt
         if encoder:
             _count_tokens(row, program, encoder, max_length, found)
     return found
-
-
-def _program(row: OracleRow) -> Program:
-    try:
-        program = parse(row.program)
-        if resolve(program, row.before) == row.after:
-            return program
-        problem = "does not give its gold"
-    except ProgramError as error:
-        problem = f"is none ({error})"
-    raise UserError(
-        f"the program of {row.id} ({row.corpus}, {row.split}) {problem}: the folder was changed; build it again"
-    )
 
 
 def tags_of(row: OracleRow) -> list[str]:

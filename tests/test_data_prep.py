@@ -695,12 +695,17 @@ def test_a_folder_that_is_not_whole_is_refused_by_name(tmp_path):
         read_split(out, ["pyfix"], "train")
     train = out / "jsonl" / "train.jsonl"
     train.write_bytes(train.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"train\.jsonl is not as it was prepared"):
+        read_split(out, ["jsonl"], "train")
+    manifest = out / "manifest.json"
+    entries = json.loads(manifest.read_text(encoding="utf-8"))
+    del entries["corpora"]["jsonl"]["sha256"]  # as earlier versions wrote it
+    manifest.write_text(json.dumps(entries), encoding="utf-8")
     with pytest.raises(UserError, match=r"train\.jsonl.*row 1"):
         read_split(out, ["jsonl"], "train")
     train.write_text('{"id": "x"}\n', encoding="utf-8")
     with pytest.raises(UserError, match=r"train\.jsonl"):
         read_split(out, ["jsonl"], "train")
-    manifest = out / "manifest.json"
     manifest.write_text(manifest.read_text(encoding="utf-8").replace('"format": 1', '"format": 99'), encoding="utf-8")
     with pytest.raises(UserError, match="format 99"):
         read_manifest(out)
