@@ -27,6 +27,7 @@ from data_prep.rows import RowError, read_rows, write_text
 from decoding.commandline import UserError, from_yaml
 from decoding.console import markdown_table
 from decoding.loading import (
+    COMPLETED,
     EXPORTED_SETTINGS,
     checkpoint_fault,
     checkpoint_step,
@@ -166,6 +167,8 @@ def find_trained(ckpt: str) -> TrainedModel:
         if folder.name != "final" or not (run / "summary.json").is_file():
             raise UserError(f"{run} is not finished: train it to its end, or name a checkpoint-N of it")
         summary = _read_json(run / "summary.json")
+        if (folder / COMPLETED).exists() and (fault := checkpoint_fault(folder)):
+            raise UserError(f"{folder} is not whole ({fault}): train the run again from its last checkpoint")
         return TrainedModel(folder, run, config, data, summary.get("best_step") or summary["steps"])
     if fault := checkpoint_fault(folder):
         raise UserError(f"{folder} is not whole ({fault}): name another checkpoint")

@@ -17,11 +17,13 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +32,12 @@ from decoding.commandline import UserError, to_yaml
 from decoding.loading import COMPLETED, checkpoint_step, checkpoints, file_digest, newest_checkpoint
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "deepspeed")
+
+
+_WRITTEN = ("run.json", "config.yaml", "data.json", "env.json", "metrics.jsonl", "summary.json")
+# What says that a folder is something else: what a run would write over or remove, a model's files, prepared data.
+_LOST = (*_WRITTEN, "checkpoint-*", "final", "config.json", "manifest.json")
+_SHOWN = 5  # settings that differ
 
 
 class RunFolder:
@@ -45,12 +53,17 @@ class RunFolder:
         Raises:
             UserError: it cannot be written, another process holds it, or what is in it is of another program.
         """
-        lost = ("checkpoint-*", "final", "metrics.jsonl", "summary.json")  # that a run would remove or overwrite
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"out={self.path} is a file: name a folder")
-            if not (self.path / "run.json").exists() and any(next(self.path.glob(name), None) for name in lost):
-                raise UserError(f"out={self.path} holds checkpoints or a model of another program: choose a new folder")
+            for inner, outer in pairwise([self.path.resolve(), *self.path.resolve().parents]):
+                if (outer / "run.json").exists() and re.fullmatch(r"\.?final|checkpoint-\d+", inner.name):
+                    raise UserError(f"out={self.path} is inside the run {outer}, which would remove it: choose another")
+            there = self.read_json("run.json")
+            ours = isinstance(there, dict) and {"settings", "launch"} <= there.keys()
+            lost = [] if ours else [path.name for name in _LOST for path in self.path.glob(name)]
+            if lost:
+                raise UserError(f"out={self.path} holds {lost[0]} and is no run of ours: choose a new folder")
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
         except OSError as error:
@@ -93,27 +106,16 @@ class RunFolder:
     def publish_final(self) -> None:
         """Put the model of ``unfinished`` in place of whatever is in ``final``, on the main process."""
         if self.main_process:
+            _state_whole(self.unfinished)
             shutil.rmtree(self.final, ignore_errors=True)
             self.unfinished.rename(self.final)
 
     def mark_checkpoint(self, step: int) -> None:
-        """Call the checkpoint of ``step`` whole, on the main process, after every process has written its part.
-
-        All of it is on disk then, so that a machine that dies leaves no mark on what it had not written.
-        """
+        """Call the checkpoint of ``step`` whole, on the main process, after every process has written its part."""
         if self.main_process:
-            folder = self.path / f"checkpoint-{step}"
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
-            with ThreadPoolExecutor() as pool:  # hashing and the disk let go of the interpreter
-                facts = pool.map(_written, files)
-                stated = {str(path.relative_to(folder)): found for path, found in zip(files, facts, strict=True)}
-            for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder, self.path):
-                _flush(path)
-            part = folder / f".{COMPLETED}.part"
-            part.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
-            _flush(part)
-            part.replace(folder / COMPLETED)
-            _flush(folder)
+            if (self.path / "metrics.jsonl").exists():
+                _flush(self.path / "metrics.jsonl")
+            _state_whole(self.path / f"checkpoint-{step}")
 
     def keep_checkpoints(self, count: int, best: str | None) -> None:
         """Remove all but the ``count`` newest checkpoints and the ``best``, on the main process."""
@@ -166,7 +168,7 @@ class RunFolder:
         try:
             return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         except ValueError:
-            raise UserError(f"{path} is damaged: remove the folder, or choose another out=") from None
+            raise UserError(f"{path} is damaged: put it back, or choose another out=") from None
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl, on the main process."""
@@ -178,9 +180,45 @@ class RunFolder:
         """Drop metrics after ``step``, or with None all: a resumed run writes them again."""
         path = self.path / "metrics.jsonl"
         if self.main_process and path.exists():
-            whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line[-1] == "\n"]
-            kept = [line for line in whole if step is not None and json.loads(line)["step"] <= step]
-            write_text(path, "".join(kept))
+            rows, damaged = self._metrics()
+            if damaged and step is not None:
+                print(f"{path}: {damaged} damaged lines are left out", flush=True)
+            kept = [row for row in rows if step is not None and row["step"] <= step]
+            write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def _metrics(self) -> tuple[list[dict[str, Any]], int]:
+        """The rows of metrics.jsonl, and how many lines are none; an unfinished last one is not counted."""
+        rows, damaged = [], 0
+        for line in (self.path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]:
+            try:
+                row = json.loads(line)
+                rows.append(row | {"step": int(row["step"])})
+            except (ValueError, TypeError, KeyError):
+                damaged += 1
+        return rows, damaged
+
+    def mean_loss(self) -> float | None:
+        """Return the mean loss over all steps that are logged, of a resumed run with those before."""
+        total, step = 0.0, 0
+        for row in self._metrics()[0]:
+            if "loss" in row:  # the mean since the row before
+                total, step = total + row["loss"] * (row["step"] - step), row["step"]
+        return total / step if step else None
+
+
+def _state_whole(folder: Path) -> None:
+    """Write ``COMPLETED`` once all of a folder is on disk, so that after a power cut, too, it states what is there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    with ThreadPoolExecutor() as pool:  # hashing and the disk let go of the interpreter
+        facts = pool.map(_written, files)
+        stated = {str(path.relative_to(folder)): found for path, found in zip(files, facts, strict=True)}
+    for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder, folder.parent):
+        _flush(path)
+    part = folder / f".{COMPLETED}.part"
+    part.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+    _flush(part)
+    part.replace(folder / COMPLETED)
+    _flush(folder)
 
 
 def _flush(path: Path) -> None:
@@ -240,8 +278,9 @@ def open_run(
             changes = [change for part in ("settings", "launch") for change in differing(there[part], identity[part])]
             known = {name: there.get(name) for name in _SAME}
         except (AttributeError, KeyError, TypeError):
-            raise UserError(f"{run.path / 'run.json'} is damaged: remove the folder, or choose another out=") from None
-        different = [f"{key} was {was}, now {now}" for key, was, now in changes]
+            raise UserError(f"{run.path / 'run.json'} is damaged: put it back, or choose another out=") from None
+        different = [f"{key} was {was}, now {now}" for key, was, now in changes[:_SHOWN]]
+        different += [f"and {len(changes) - _SHOWN} settings more"] * (len(changes) > _SHOWN)
         for name, message in _SAME.items():
             if None not in (known[name], identity[name]) and known[name] != identity[name]:
                 different.append(message)
@@ -249,8 +288,9 @@ def open_run(
             raise UserError(f"{run.path} holds another run ({'; '.join(different)}): choose another out= or remove it")
         if (run.path / "summary.json").exists():  # it is finished, and stays as it is
             return
-    for part in run.path.glob(".*.part"):  # a process died while it wrote them
-        part.unlink()
+    for name in _WRITTEN:
+        for part in run.path.glob(f".{name}.*.part"):  # a process died while it wrote them
+            part.unlink()
     run.write_json("run.json", identity)
     write_text(run.path / "config.yaml", to_yaml(config))
     run.write_json("data.json", data)

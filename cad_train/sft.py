@@ -120,7 +120,7 @@ def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run
     if checkpoint:  # it has been looked at
         trainer.args.eval_on_start = False
     started = time.perf_counter()
-    result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if stop.stopped:
         say(
             f"stopped by SIGTERM after step {trainer.state.global_step}, which is saved: the same command goes on from "
@@ -147,8 +147,8 @@ def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run
             "best_step": best,  # of final, where it is not that of the last step
             "best_exact_match": outcome.best_metric if best else None,
             "stopped_early": stopped_early,
-            "train_loss": result.training_loss,
-            "seconds": round(time.perf_counter() - started, 1),
+            "train_loss": run.mean_loss(),
+            "seconds": round(time.perf_counter() - started, 1),  # of this process
             "resumed_from": checkpoint.name if checkpoint else None,
         },
     )

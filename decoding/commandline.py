@@ -155,10 +155,14 @@ def from_yaml(schema: type[Config], path: str | os.PathLike) -> Config:
     """Read the YAML file `path` into an instance of the dataclass `schema`, as strictly as a command line.
 
     Raises:
-        UserError: as `parse_config`, with the file and line.
+        UserError: as `parse_config`, with the file, and the line where it is of one.
     """
     keys = _keys(schema)
-    return _build(schema, keys, _read_yaml(os.fspath(path), keys))
+    values = _read_yaml(os.fspath(path), keys)
+    try:
+        return _build(schema, keys, values)
+    except UserError as error:
+        raise UserError(f"{os.fspath(path)}: {error}") from error
 
 
 # --- the schema -------------------------------------------------------------------------------------------------------

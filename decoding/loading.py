@@ -85,6 +85,8 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
     try:
         text = (checkpoint / COMPLETED).read_text(encoding="utf-8")
         stated = json.loads(text) if text else {}
+        if text and not stated:
+            return f"{COMPLETED} is damaged"
         sizes = {name: facts["size"] for name, facts in stated.items()}
         digests = {name: facts["sha256"] for name, facts in stated.items()}
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from typing import Any
 from cad_train.config import NOT_RESUMED, TrainConfig
 from cad_train.run_folder import differing
 from decoding.commandline import UserError, from_yaml
-from decoding.loading import EXPORTED_SETTINGS, find_model
+from decoding.loading import COMPLETED, EXPORTED_SETTINGS, checkpoint_fault, find_model
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,12 @@ def find_checkpoint(name: str) -> Checkpoint:
     The settings of a folder that recipes/export.py wrote are those of the run it came from.
 
     Raises:
-        UserError: a run folder without a model, or with settings that cannot be read.
+        UserError: a run folder without a model, one whose files have changed, or settings that cannot be read.
     """
     model, run = find_model(name)
+    folder = Path(model).expanduser()
+    if (folder / COMPLETED).exists() and (fault := checkpoint_fault(folder)):
+        raise UserError(f"{folder} is not whole ({fault}): train it again, or name another checkpoint")
     if run is None:
         exported = Path(model).expanduser() / EXPORTED_SETTINGS
         config = from_yaml(TrainConfig, exported) if exported.is_file() else None

@@ -157,7 +157,7 @@ def test_a_part_that_another_process_wrote_is_missed(folder, line, alone):
     # What the main process finds stops all.
     (out / "run.json").unlink()
     assert launch(config, command, log) == [2, 2]
-    assert "holds checkpoints or a model of another program" in log.read_text()
+    assert "and is no run of ours: choose a new folder" in log.read_text()
 
 
 def test_a_checkpoint_of_other_sharding_is_refused_by_name(folder, line):

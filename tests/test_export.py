@@ -32,7 +32,7 @@ from data_prep.build import OracleConfig, read_split
 from data_prep.probeedit import ProbeEditConfig
 from decoding.commandline import UserError
 from decoding.decoder import EditRequest, SpliceDecoder
-from decoding.loading import load_encoder, load_model, load_tokenizer
+from decoding.loading import COMPLETED, load_encoder, load_model, load_tokenizer
 from eval.checkpoints import find_checkpoint
 from eval.scoring import ScoreConfig, score_checkpoints
 from recipes.export import Config, main
@@ -213,6 +213,7 @@ def test_outputs_that_differ_stop_the_export_with_nothing_left(trained, tmp_path
     first = next(iter(weights))
     weights[first] = torch.full_like(weights[first], float("nan"))
     save_file(weights, run / "final" / "adapter_model.safetensors", metadata={"format": "pt"})
+    (run / "final" / COMPLETED).unlink()  # as earlier versions left it; otherwise the change is seen at once
     with pytest.raises(UserError, match="the merged model gives other outputs than the run's"):
         exported(run, tmp_path / "place" / "out")
     assert list((tmp_path / "place").iterdir()) == []

@@ -32,6 +32,7 @@ from decoding.encoder import REGIONS
 from decoding.fsm import ProgramFSM
 from decoding.grammar import render
 from decoding.loading import COMPLETED, checkpoints, load_model, newest_checkpoint
+from eval.checkpoints import find_checkpoint
 from eval.while_training import HeldOutMatch
 
 
@@ -238,15 +239,54 @@ def test_a_broken_model_folder_is_named_in_one_line(damage, config, model_folder
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["checkpoint-500/model.safetensors", "final/config.json", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint-500/model.safetensors", "final/config.json", "metrics.jsonl", "config.json", "run.json"]
+)
 def test_a_folder_of_another_program_is_refused_and_left_as_it_is(name, config):
     file = Path(config.out) / name
     file.parent.mkdir(parents=True)
-    file.write_text("theirs")
-    with pytest.raises(UserError, match=r"out=.*run holds checkpoints or a model of another program: choose a new"):
+    file.write_text('"theirs"')
+    with pytest.raises(UserError, match=r"out=.*run holds .* and is no run of ours: choose a new"):
         train_selector(config, "sft_combined")
-    assert contents(Path(config.out)) == {name: b"theirs"}
+    assert contents(Path(config.out)) == {name: b'"theirs"'}
     assert not Path(config.data.out).exists()  # found out before the work
+
+
+@pytest.mark.parametrize("name", ["final", ".final/x", "checkpoint-2", "checkpoint-4/deep/er"])
+def test_a_run_within_what_another_run_may_remove_is_refused(name, config):
+    run = train_selector(config, "sft_combined")
+    before = contents(run)
+    with pytest.raises(UserError, match=f"out=.*{name} is inside the run {run}, which would remove it: choose another"):
+        train_selector(replace(config, out=str(run / name)), "sft_combined")
+    assert contents(run) == before
+
+
+def test_what_a_stopped_run_left_is_put_right_and_nothing_else(config, capsys):
+    run = train_selector(config, "sft_combined")
+    expected, summary = weights_of(run / "final"), json.loads((run / "summary.json").read_text())
+    interrupted(run)
+    shutil.rmtree(run / "checkpoint-4")
+    (run / ".run.json.77.part").touch()
+    (run / ".movie.mp4.part").touch()
+    (run / ".exported.77.part").mkdir()
+    first, *others = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(b"".join([first, b"\0\0\0\n", b"\xff\n", *others]) + b'{"step": 4, "lo')
+    train_selector(config, "sft_combined")
+    assert "metrics.jsonl: 2 damaged lines are left out" in capsys.readouterr().out
+    assert weights_of(run / "final") == expected
+    assert json.loads((run / "summary.json").read_text())["train_loss"] == summary["train_loss"] > 0
+    assert {path.name for path in run.glob(".*.part")} == {".movie.mp4.part", ".exported.77.part"}
+
+
+def test_a_trained_model_with_a_changed_bit_is_neither_scored_nor_exported(config):
+    run = train_selector(config, "sft_combined")
+    file = run / "final" / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 64
+    file.write_bytes(data)
+    for use in (find_checkpoint, find_trained):
+        with pytest.raises(UserError, match=r"final is not whole \(model.safetensors is damaged\)"):
+            use(str(run))
 
 
 def test_what_only_looks_like_a_checkpoint_is_no_part_of_the_run(config):
@@ -268,11 +308,11 @@ def test_an_out_that_cannot_be_written_is_named_before_the_work(out, reason, con
     assert not Path(config.data.out).exists()
 
 
-@pytest.mark.parametrize("text", ['{"settings"', "[]", '{"settings": {}}'])
+@pytest.mark.parametrize("text", ['{"settings"', '{"settings": {}, "launch": 1}'])
 def test_a_damaged_run_json_is_named(text, config):
     run = train_selector(config, "sft_combined")
     (run / "run.json").write_text(text)
-    with pytest.raises(UserError, match=r"run\.json is damaged: remove the folder, or choose another out="):
+    with pytest.raises(UserError, match=r"run\.json is damaged: put it back, or choose another out="):
         train_selector(config, "sft_combined")
 
 
