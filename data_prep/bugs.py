@@ -47,7 +47,7 @@ class BugsConfig:
 
     source: list[str] = field(default_factory=list)  # folders or files of source code
     languages: list[str] = field(default_factory=list)  # of js, java, go, cpp, rust; all where empty
-    cases: int = 400  # functions to use, at most
+    cases: int | None = None  # number of functions to use; null for all there are
     bugs: int = 1  # bugs of one function, each in a pair of its own, at most
     min_lines: int = 4  # shortest function taken, in lines
     max_lines: int = 40  # longest function taken, in lines
@@ -100,15 +100,15 @@ class _Candidate:
 def generate(
     config: BugsConfig, seed: int, progress: Callable[[Iterable, str], Iterable] = lambda it, _: it
 ) -> tuple[list[EditPair], BugReport]:
-    """Make pairs (function with one bug, function) of up to ``config.cases`` functions, and count what was not used.
+    """Make pairs (function with one bug, function) of ``config.cases`` functions, with None of all, and count the rest.
 
     The same files, limits and seed give the same pairs, and fewer cases are the first of more. Kinds come out as even
     within a language as its functions allow. ``group`` is a hash of the function's tokens without its name and
     comments, so bugs of one function, and of its copies in other files, stay together.
 
     Raises:
-        ValueError: a bad field, a source that is not there, sources without a file of these languages or without a
-            function that could be used (with what there was instead).
+        ValueError: a bad field, a source that is not there, sources without a file of these languages, without a
+            function that could be used, or with fewer than ``config.cases`` (with what there was instead).
         UserError: tree-sitter or a grammar that is not installed.
     """
     _check(config)
@@ -136,6 +136,11 @@ def generate(
             pairs.append(_pair(len(pairs), candidate, source, kind, before, config))
     if not pairs:
         raise ValueError(f"bugs: no function to use in {', '.join(config.source)}: {_said(report)}")
+    if config.cases is not None and (used := report.functions["used"]) < config.cases:
+        raise ValueError(
+            f"bugs: cases={config.cases}, but there are only {used} functions to use in {', '.join(config.source)}: "
+            f"{_said(report)}; lower cases, take them all with bugs.cases=null, or widen min_lines and max_lines"
+        )
     return pairs, report
 
 
@@ -152,8 +157,9 @@ def _check(config: BugsConfig) -> None:
         ("max_lines", config.min_lines),
         ("max_bytes", 1),
     ):
-        if getattr(config, name) < lowest:
-            raise ValueError(f"bugs: {name}={getattr(config, name)} is not allowed: a whole number from {lowest} up")
+        value = getattr(config, name)
+        if value is not None and value < lowest:  # None is all cases
+            raise ValueError(f"bugs: {name}={value} is not allowed: a whole number from {lowest} up")
 
 
 def _files(config: BugsConfig) -> Iterator[tuple[Path, str, str]]:

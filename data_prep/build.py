@@ -38,6 +38,7 @@ from data_prep.spool import Spool
 from data_prep.workers import usable_cores
 from decoding.commandline import UserError
 from decoding.grammar import Program, parse, render, split_lines
+from decoding.loading import file_digest
 from decoding.resolver import resolve
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def _build(
         }
         write_text(work / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     if not any(entry["train"] + entry["heldout"] for entry in manifest["corpora"].values()):
-        why = _refusals(manifest, next(_rejected(work, spools), None))
+        why = refusals(manifest, next(_rejected(work, spools), None))
         _discard(work, made_out)
         raise UserError(why)
     _publish(work, out, spools)
@@ -260,7 +261,7 @@ def _discard(work: Path, made_out: bool) -> None:
         work.parent.rmdir()
 
 
-def _refusals(manifest: dict[str, Any], first: dict | None) -> str:
+def refusals(manifest: dict[str, Any], first: dict | None) -> str:
     """Say why there is nothing to prepare."""
     if first is None:
         return f"nothing to prepare: there are no edits in {', '.join(manifest['corpora'])}"
@@ -380,7 +381,7 @@ def _make_corpus(name: str, spool: Spool, chosen: Chosen, config: OracleConfig, 
         "tags": tags,
         "statistics": _statistics(counts) | (_token_statistics(counts) if config.tokenizer else {}),
         "fingerprint": content.hexdigest(),
-        "sha256": {split: _file_digest(files[split]) for split in ("train", "heldout")},
+        "sha256": {split: file_digest(files[split]) for split in ("train", "heldout")},
     } | ({"found": spool.found[name]} if name in spool.found else {})
     if counts["instructions_made"]:  # and of these, how many leave open what exactly to write
         entry |= {key: counts[key] for key in ("instructions_made", "instructions_inexact")}
@@ -535,7 +536,7 @@ def content_settings(config: OracleConfig) -> dict[str, Any]:
     if "git" in settings:
         del settings["git"]["out"]
     if "jsonl" in config.corpora:  # the same path may hold other edits
-        settings["jsonl_sha256"] = [_file_digest(Path(path).expanduser()) for path in config.jsonl]
+        settings["jsonl_sha256"] = [file_digest(Path(path).expanduser()) for path in config.jsonl]
     return settings
 
 
@@ -612,14 +613,14 @@ def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow
         try:
             rows += [OracleRow(**row) for row in read_rows(path)]
         except (RowError, TypeError) as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(str(error) if isinstance(error, RowError) else f"{path}: {error}") from None
     return rows
 
 
 def _check_bytes(path: Path, entry: dict[str, Any]) -> None:
     """Refuse a file that was changed: what was trained or scored on it would be said to be of the manifest's data."""
     prepared = entry.get("sha256", {}).get(path.stem)  # folders of earlier versions have none
-    if prepared is not None and _file_digest(path) not in (prepared, None):
+    if prepared is not None and file_digest(path) not in (prepared, None):
         raise UserError(
             f"{path} is not as it was prepared: build the folder again; edits of your own are for corpora=[jsonl]"
         )
@@ -729,13 +730,6 @@ def _tags(pair: EditPair, program: Program) -> list[str]:
 
 def _edge_newlines(text: str) -> tuple[int, int]:
     return len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
-
-
-def _file_digest(path: Path) -> str | None:
-    if not path.is_file():
-        return None  # told when it is read
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(value: Any) -> str:

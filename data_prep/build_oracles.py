@@ -62,9 +62,14 @@ def summarise(manifest: dict, out: str) -> str:
     for name, entry in manifest["corpora"].items():
         for split, label in (("train", "to train on"), ("heldout", "held out")):
             if not entry[split] and entry["train"] + entry["heldout"] and manifest["settings"]["heldout"]:
+                met = (
+                    "each by its hash, so that on average they make"
+                    if name == "datatrove"
+                    else "as near as they come to"
+                )
                 text.append(
-                    f"{name}: no edit is {label}, for whole groups are held out (edits of one file or problem), as "
-                    f"near as they come to heldout={manifest['settings']['heldout']}: give more edits or another share"
+                    f"{name}: no edit is {label}, for whole groups are held out (edits of one file or problem), {met} "
+                    f"heldout={manifest['settings']['heldout']}: give more edits or another share"
                 )
         if entry["over_limit"]:
             text.append(f"{name}: {entry['over_limit']} left out by limit")

@@ -54,7 +54,8 @@ OPTIONAL = ("merge", "revert", "bot", "junk_message", "vendored", "generated")
 _URL_ENDS = r"\s/?#,;|\"'`<>\\"
 # What stands in for a password: a variable or a gap, the user's name again, a word for a password.
 _PLACEHOLDER = (
-    r"(?:[${(\[]|%(?![0-9A-Fa-f]{2})|%\w+%@|(?P=user)@|(?:\*+|\.+|(?i:x+))@|(?i:(?:[a-z]+[_.-])*"
+    rf"(?:\$[A-Z_{{(]|\{{[^{_URL_ENDS}@}}]*\}}|\([^{_URL_ENDS}@)]*\)|\[[^{_URL_ENDS}@\]]*\]"
+    r"|%(?![0-9A-Fa-f]{2})|%\w+%@|(?P=user)@|(?:\*+|\.+|(?i:x+))@|\$?(?i:(?:[a-z]+[_.-])*"
     r"(?:(?:my|your|the|some|db|api|access|auth)?(?:pass(?:w(?:or)?d|phrase)?|pwd|pw|secret|token|key){1,2}\d?(?:[_-]here)?"
     r"|change[_-]?me|example|redacted|hidden)@))"
 )
@@ -399,9 +400,10 @@ def secret_kinds(text: str) -> list[str]:
     """Return the kinds of secrets that stand in a text; the secrets themselves are never returned.
 
     A password in a URL (scheme://user:password@host) is one unless it plainly stands in for another, as in
-    documentation: a variable or a gap (``${PASS}``, ``{password}``, ``%s``, ``<password>``, ``****``, ``xxx``), the
-    user's name again (``postgres:postgres``), a word for a password (``pass``, ``DB_PASSWORD``, ``changeme``), or fewer
-    than four characters. A user without a password (``ssh://git@host``) is none.
+    documentation: a variable or a gap (``$PASS``, ``{password}``, ``%s``, ``<password>``, ``****``, ``xxx``; a bracket
+    has to be closed, and small letters after a dollar sign a word for a password), the user's name again
+    (``postgres:postgres``), a word for a password (``pass``, ``DB_PASSWORD``, ``changeme``), or fewer than four
+    characters. A user without a password (``ssh://git@host``) is none.
     """
     return [kind for kind, _, pattern in _SECRETS if pattern.search(text)] if _HINT.search(text) else []
 
@@ -418,7 +420,8 @@ def mask_secrets(text: str) -> tuple[str, int]:
 # The domain is looked for first, from its "@": a search for the part before it would start at every character.
 _DOMAIN = re.compile(r"@(?!\dx\.)((?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24})(?![\w(\[])")  # icon@2x.png; a@b.method(
 _LOCAL = re.compile(r"\w[\w.%+'-]*\Z")
-_USER_INFO = re.compile(rf"://[^{_URL_ENDS}]*\Z")  # what is before "@" after this is the user of a URL, or its password
+# What is before "@" after this is the user of a URL, or its password; that may have a raw "/", which a port ends at.
+_USER_INFO = re.compile(rf"://[^{_URL_ENDS}:]*(?::(?!\d+[/?#])[^\s,;|\"'`<>\\]*)?\Z")
 _NOBODY = re.compile(r"(?:.*\.)?(?:example\.(?:com|org|net)|example|invalid|test|localhost)", re.IGNORECASE)
 
 

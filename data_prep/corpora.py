@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from data_prep.bugs import generate as generate_bugs
 from data_prep.formatter_pairs import generate as generate_formatter
 from data_prep.git_commits import Repository
-from data_prep.hub import load_hub
+from data_prep.hub import load_hub, matches
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.mine_git import mine, read_commits
 from data_prep.pairs import EditPair, pair_fault
 from data_prep.probeedit import stream as stream_probeedit
 from data_prep.pyfix import generate_counted as generate_pyfix
+from data_prep.pyfix import source_path
 from data_prep.rows import RowError
 from data_prep.user_pairs import read_user_pairs
 from decoding.commandline import UserError
@@ -62,10 +62,10 @@ def source_stamps(config: OracleConfig) -> dict[str, list]:
     """Return, by corpus, what shows that something it is read from has changed since.
 
     Of repositories these are the commits that are mined, of files and folders the sizes and times. What a corpus is
-    named on the hub has nothing of the kind here, nor has an installed package.
+    named on the hub has nothing of the kind here.
 
     Raises:
-        UserError: no such repository or ref.
+        UserError: no such repository or ref, no such package.
     """
     stamps: dict[str, list] = {}
     for name in config.corpora:
@@ -73,7 +73,10 @@ def source_stamps(config: OracleConfig) -> dict[str, list]:
             repositories = [Repository(Path(path)) for path in config.git.repo]
             stamps[name] = [{ref: each.tip(ref) for ref in config.git.refs} for each in repositories]
         else:
-            stamps[name] = [_stamp(Path(path).expanduser()) for path in _paths(name, config)]
+            try:
+                stamps[name] = [_stamp(Path(path).expanduser()) for path in _paths(name, config)]
+            except ValueError as error:  # from the search for a package
+                raise UserError(str(error)) from None
     return stamps
 
 
@@ -82,12 +85,14 @@ def _paths(name: str, config: OracleConfig) -> list[str | Path]:
         folder = config.data_dir or os.environ.get("CAD_DATA_DIR")
         return [Path(folder) / "humanevalpack" / f"{LANGUAGES[name.removeprefix('hevalfix-')]}.jsonl"] if folder else []
     if name == "hub":
-        files = [path for pattern in config.hub.data_files for path in sorted(glob.glob(pattern))]  # noqa: PTH207 - a Path has no absolute ones
-        return [*filter(None, [config.hub.path]), *files]
+        folder = Path(config.hub.path).expanduser() if config.hub.path else None
+        files = [path for pattern in config.hub.data_files for path in matches(pattern, folder)]
+        return [*filter(None, [folder]), *files]
+    if name == "pyfix" and config.pyfix.source:
+        return [source_path(config.pyfix.source)]
     named = {
         "jsonl": config.jsonl,
         "bugs": config.bugs.source,
-        "pyfix": filter(None, [config.pyfix.source]),
         "formatter": config.formatter.source,
     }
     return [*named.get(name, ())]

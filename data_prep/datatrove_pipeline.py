@@ -15,8 +15,8 @@ average and not exactly; and rows are ordered by the hash of their edit, which a
 edit the one whose file and row come first is kept, the others are listed as refused.
 
 OUT/parts/KEY has the rows of every task and datatrove's logs, statistics and completion markers; KEY stands for
-settings, tasks and input files, so that another command never mixes in. It may be removed when the folder is there.
-Collecting holds a sixteenth of the rows in memory.
+settings, tasks and input files (names, sizes, times or checksums), so that another command never mixes in. It may be
+removed when the folder is there. Collecting holds a sixteenth of the rows in memory.
 
 On Slurm (datatrove submits both jobs; OUT on storage that the nodes share, cad-train installed on them):
 
@@ -64,6 +64,7 @@ from data_prep.build import (
     content_settings,
     fingerprint,
     read_manifest,
+    refusals,
     statistics,
 )
 from data_prep.build_oracles import summarise
@@ -71,6 +72,7 @@ from data_prep.hub import Columns, check_columns
 from data_prep.programs import Choice
 from data_prep.rows import read_rows, write_text
 from decoding.commandline import UserError, run
+from decoding.loading import file_digest
 
 if TYPE_CHECKING:
     from datatrove.pipeline.base import PipelineStep
@@ -134,7 +136,7 @@ def main(config: Config) -> None:
 
 
 def work_folder(config: Config) -> Path:
-    """Return OUT/parts/KEY; KEY is a hash of settings, columns, tasks, and names and sizes of the input files.
+    """Return OUT/parts/KEY; KEY is a hash of settings, columns, tasks, and input files as they stand.
 
     Raises:
         UserError: an input that cannot be listed, or without such files.
@@ -143,7 +145,7 @@ def work_folder(config: Config) -> Path:
 
     try:
         folder = get_datafolder(config.input)
-        files = {name: folder.size(name) for name in folder.list_files(glob_pattern=PATTERN)}
+        files = {name: _state(folder.info(name)) for name in folder.list_files(glob_pattern=PATTERN)}
     except Exception as error:  # whatever the file system of the address raises
         raise UserError(f"input={config.input}: cannot list the files ({type(error).__name__}: {error})") from None
     if not files:
@@ -151,6 +153,11 @@ def work_folder(config: Config) -> Path:
     about = {key: value for key, value in asdict(config).items() if key not in ("out", "workers")}
     key = hashlib.sha256(json.dumps([about, files]).encode()).hexdigest()[:12]
     return Path(config.out) / "parts" / key
+
+
+def _state(info: dict[str, Any]) -> list:
+    """Return what of a file changes with its content: size, time of a local one, checksum of one on S3 or the hub."""
+    return [info.get(key) for key in ("size", "mtime", "ETag", "blob_id")]
 
 
 def oracle_pipeline(config: Config, work: Path) -> list[PipelineStep]:
@@ -172,7 +179,8 @@ def collect(config: Config, work: Path) -> dict[str, Any]:
     """Turn what all tasks wrote to ``work`` into the prepared folder ``config.out``, and return its manifest.
 
     Raises:
-        UserError: a task that is not complete, or a folder that holds other corpora.
+        UserError: a task that is not complete, a folder that holds other corpora, or no edit at all; what the folder
+            holds then stays.
     """
     _check_out(config)
     undone = [rank for rank in range(config.tasks) if not (work / "logs" / "completions" / f"{rank:05d}").exists()]
@@ -183,9 +191,7 @@ def collect(config: Config, work: Path) -> dict[str, Any]:
         )
     out = Path(config.out)
     paths = [out / CORPUS / "train.jsonl", out / CORPUS / "heldout.jsonl", out / "rejected.jsonl"]
-    parts = [path.with_name(f".{path.name}.part") for path in paths]
-    (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
-    (out / CORPUS).mkdir(parents=True, exist_ok=True)
+    parts = [work / path.name for path in paths]  # what the folder holds stays until all of them are whole
     rejected, tags, counts = Counter(), Counter(), Counter()
     train, heldout, refused = (part.open("w", encoding="utf-8", newline="") for part in parts)
     with train, heldout, refused:
@@ -199,11 +205,9 @@ def collect(config: Config, work: Path) -> dict[str, Any]:
             for fault in faults:
                 rejected[fault["reason"]] += 1
                 _write(refused, {"corpus": CORPUS, **fault})
-    for part, path in zip(parts, paths, strict=True):
-        part.replace(path)
 
     def written(*, equivalents: bool) -> Iterator[OracleRow]:
-        rows = (OracleRow(**row) for path in paths[:2] for row in read_rows(path))
+        rows = (OracleRow(**row) for part in parts[:2] for row in read_rows(part))
         return (row for row in rows if equivalents or "#" not in row.id)
 
     entry = {
@@ -216,14 +220,21 @@ def collect(config: Config, work: Path) -> dict[str, Any]:
         "tags": dict(sorted(tags.items())),
         "statistics": statistics(written(equivalents=False)),
         "fingerprint": fingerprint(written(equivalents=True)),
+        "sha256": {split: file_digest(part) for split, part in zip(("train", "heldout"), parts[:2], strict=True)},
         "input": config.input,
     }
+    if not counts["train"] + counts["heldout"]:
+        raise UserError(refusals({"corpora": {config.input: entry}}, next(read_rows(parts[2]), None)))
     manifest = {
         "format": FORMAT_VERSION,
         "settings": content_settings(config.settings()),
         "corpora": {CORPUS: entry},
         "fingerprint": hashlib.sha256(json.dumps([entry["fingerprint"]]).encode()).hexdigest(),
     }
+    (out / "manifest.json").unlink(missing_ok=True)  # from here on the folder is unfinished
+    (out / CORPUS).mkdir(parents=True, exist_ok=True)
+    for part, path in zip(parts, paths, strict=True):
+        part.replace(path)
     write_text(out / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     return manifest
 

@@ -6,18 +6,21 @@
 
 Columns that are not named are found under the names that edits are published with: instruction, or subject or message
 of a commit; before and after, or old_contents and new_contents; group, or repos. A row without an edit is counted by
-reason: missing_field, null, not_text, empty, duplicate. Every cell of a CSV file is text. Code of a data set is never
-run.
+reason: missing_field, null, not_text, empty, duplicate. Every cell of a CSV file is text, and a row with
+more or fewer cells than the header is an error. Code of a data set is never run.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
 import glob
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ _READERS = {
     ".csv": "csv",
     ".arrow": "arrow",
 }
+_ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # say what the data are
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 # The hub has these as scripts over JSON Lines files, and scripts are not run.
 _FILES = {"bigcode/commitpackft": "data/{name}/*.jsonl", "bigcode/commitpack": "data/{name}/*.jsonl"}
@@ -181,6 +185,30 @@ def _plain(value: Any) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
+def not_rows(path: Path) -> str:
+    """Say of what kind a file is in which no line can be a row of JSON Lines, and what to do; else nothing."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    for bits, marks in (  # the longer first: the little-endian mark of 32 bits starts with that of 16
+        (32, (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
+        (16, (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+    ):
+        if start.startswith(marks):
+            return f"is in UTF-{bits}: save it as UTF-8 (iconv -f UTF-{bits} -t UTF-8)"
+    if start.startswith(b"\x1f\x8b"):
+        return "is packed by gzip: unpack it (gunzip)"
+    if start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        return "is a JSON array: write its objects one a line (jq -c '.[]')"
+    return ""
+
+
+def matches(pattern: str, folder: Path | None) -> list[Path]:
+    """Return what of this machine a pattern of ``data_files`` names, in order; it starts at ``folder``, if any."""
+    # Not Path.glob, which takes no absolute pattern.
+    found = glob.glob(str(Path(pattern).expanduser()), root_dir=folder, recursive=True)  # noqa: PTH207
+    return [Path(folder or "", name) for name in sorted(found)]
+
+
 def _open(config: HubConfig) -> tuple[str | None, Any]:
     """Return the commit that is read, where it is from the hub, and what reads the rows, which has read none yet."""
     # Even local files would otherwise be reported to the hub. Set the first to 0 and the second to 1 to allow it.
@@ -223,9 +251,22 @@ def _check_local(config: HubConfig, folder: Path | None, files: list[str]) -> No
             f"hub.path={config.path} was written by save_to_disk: name hub.data_files=[{config.path}/*.arrow] instead"
         )
     for file in files:
-        # Not Path.glob, which takes no absolute pattern.
-        if "://" not in file and not glob.glob(file, root_dir=folder, recursive=True):  # noqa: PTH207
+        if "://" not in file and not matches(file, folder):
             raise UserError(f"hub.data_files: no file matches {file}")
+    if folder and not files and len(kinds := _kinds(folder)) > 1:
+        raise UserError(
+            f"hub.path={config.path} holds files of several kinds, {', '.join(kinds)}, and one alone would be read: "
+            f"name files of one kind, hub.data_files=[{config.path}/**/*{kinds[0]}]"
+        )
+
+
+def _kinds(folder: Path) -> list[str]:
+    """Return the ends of the names of the data files of a folder, one for each reader; none if a card names files."""
+    card = folder / "README.md"
+    if card.is_file() and "data_files:" in card.read_text(encoding="utf-8", errors="replace"):
+        return []
+    ends = {_end(path.name) for path in matches("**/*", folder) if path.name not in _ABOUT and path.is_file()}
+    return sorted({_READERS[end]: end for end in sorted(ends & _READERS.keys())}.values())
 
 
 def _reader(files: list[str]) -> str:
@@ -234,12 +275,16 @@ def _reader(files: list[str]) -> str:
     Raises:
         UserError: a kind of file that is not known, or several kinds.
     """
-    ends = {Path(file.removesuffix(next((end for end in _PACKED if file.endswith(end)), ""))).suffix for file in files}
-    readers = {_READERS.get(end, "") for end in ends}
+    readers = {_READERS.get(_end(file), "") for file in files}
     if len(readers) != 1 or "" in readers:
         known = ", ".join(end.removeprefix(".") for end in _READERS)
         raise UserError(f"hub.data_files=[{','.join(files)}]: name files of one kind, of {known}")
     return readers.pop()
+
+
+def _end(file: str) -> str:
+    """Return the end of a file's name that says its kind, which that of a packed file has before another."""
+    return Path(file.removesuffix(next((end for end in _PACKED if file.endswith(end)), ""))).suffix
 
 
 def _read(builder: Any, config: HubConfig) -> Iterator[dict]:
@@ -255,40 +300,69 @@ def _read(builder: Any, config: HubConfig) -> Iterator[dict]:
         for row in rows.take(config.limit) if config.limit else rows:
             number += 1
             yield row
+    except UserError:
+        raise
     except Exception as error:  # a reader's own, met where a damaged file or a lost connection is
         # How readers meet JSON Lines files without a row, and a CSV file without a byte.
         if not isinstance(error, StopIteration) and not (isinstance(error, EmptyDataError) and len(files) == 1):
             if damaged := _damaged_row(files):
-                raise UserError(
-                    f"hub: {damaged}; mend it, or name the file in jsonl= (columns {', '.join(FIELDS)}): "
-                    "corpora=[jsonl] refuses such rows and goes on"
-                ) from error
+                raise UserError(f"hub: {damaged}") from error
             raise _unreadable(config, error, f" after row {number}" if number else "") from error
     if not number:
         raise UserError(f"hub: {config.source} has no rows in split {config.split}")
 
 
 def _as_text(builder: Any, config: HubConfig) -> None:
-    """Have a reader of CSV give every cell as text: no numbers, and NA is NA."""
+    """Have a reader of CSV give every cell as text, in its own column: no numbers, and NA is NA.
+
+    Raises:
+        UserError: a row of CSV that has not as many cells as the header.
+    """
     from datasets import Features, Value
     from datasets.packaged_modules.csv.csv import CsvConfig
 
     if isinstance(builder.config, CsvConfig):
+        for file in builder.config.data_files.get(config.split, ()):
+            if _end(file) in (".csv", ".tsv"):
+                _check_widths(file, builder.config.sep, config.limit)
         builder.config.keep_default_na = False
+        builder.config.index_col = False  # or else the first column of rows with a cell too many names the rows
         first = next(iter(builder.as_streaming_dataset(config.split)))
         builder.config.features = Features(dict.fromkeys(first, Value("string")))
 
 
+def _check_widths(file: str, separator: str, limit: int | None) -> None:
+    """Refuse a CSV file with a row that the reader would fill up with empty cells, or cut."""
+    import fsspec
+
+    csv.field_size_limit(2**31 - 1)  # a cell is a document, and may be long
+    with fsspec.open(file, "rt", encoding="utf-8-sig", newline="", compression="infer") as text:
+        reader = csv.reader(text, delimiter=separator)
+        rows = (cells for cells in reader if cells and not (len(cells) == 1 and cells[0].isspace()))  # as it skips them
+        header = next(rows, [])
+        for number, cells in enumerate(islice(rows, limit), start=1):
+            if len(cells) != len(header):
+                raise UserError(
+                    f"hub: {file}, row {number} (it ends in line {reader.line_num}) has {len(cells)} cells, the header "
+                    f"{len(header)}: mend it, with quotes around cells that have a comma or a line end"
+                )
+
+
 def _damaged_row(files: list[str]) -> str:
-    """Say which row of which local JSON Lines file is the first that cannot be read, or nothing where none is found."""
+    """Say which local JSON Lines file is none, or which row is the first that cannot be read; nothing if all can be."""
     for path in (Path(file) for file in files if file.endswith((".jsonl", ".ndjson")) and Path(file).is_file()):
+        if fault := not_rows(path):
+            return f"{path} {fault}"
         for number, row, problem in read_rows_tolerant(path):
             try:
                 json.dumps(row, ensure_ascii=False).encode()
             except UnicodeEncodeError:
                 problem = "a lone surrogate"
             if problem:
-                return f"{path}, row {number}: {problem}"
+                return (
+                    f"{path}, row {number}: {problem}; mend it, or name the file in jsonl= (columns "
+                    f"{', '.join(FIELDS)}): corpora=[jsonl] refuses such rows and goes on"
+                )
     return ""
 
 

@@ -189,18 +189,23 @@ def _shingles(words: list[str]) -> set[str]:
 
 
 def find_duplicates(
-    rows: Sequence[Edit], threshold: float = 0.8, seed: int = 0, progress: Progress = lambda it, _: it
+    rows: Sequence[Edit],
+    threshold: float = 0.8,
+    seed: int = 0,
+    progress: Progress = lambda it, _: it,
+    workers: int | None = None,
 ) -> list[Duplicate]:
     """Return the rows that are an earlier kept row, or have an edit at least ``threshold`` similar to its edit.
 
     Rows are taken in order and the first is kept, so that no row is removed for one that is removed itself. Exact
     duplicates are always found. A near one is found with probability ``recall``: 0.95 at a similarity of 0.8 and the
-    threshold 0.8, above 0.999 from 0.9 on. The seed decides which are missed; processes and their number do not.
+    threshold 0.8, above 0.999 from 0.9 on. The seed decides which are missed; processes and their number do not: there
+    are at most ``workers``, with None one a core.
 
     Raises:
         UserError: datasketch is not installed.
     """
-    signed = _Signed(rows, edit_shingles, threshold, seed)
+    signed = _Signed(rows, edit_shingles, threshold, seed, workers)
     contents: list[bytes] = []
     for row in progress(signed, "duplicates"):
         contents.append(_digest(row.before) + _digest(row.after))
@@ -225,6 +230,7 @@ def find_leaks(
     threshold: float = 0.8,
     seed: int = 0,
     progress: Progress = lambda it, _: it,
+    workers: int | None = None,
 ) -> Leakage:
     """Return what training rows show of held-out rows. Blank texts say nothing and are not compared.
 
@@ -236,7 +242,7 @@ def find_leaks(
     Raises:
         UserError: datasketch is not installed.
     """
-    signed = _Signed(Joined([held_out, train]), document_shingles, threshold, seed)
+    signed = _Signed(Joined([held_out, train]), document_shingles, threshold, seed, workers)
     origins: dict[tuple, list[int]] = {}
     blank: set[int] = set()
     firsts: dict[int, dict[LeakKind, tuple[int, float]]] = {}  # by training row
@@ -294,7 +300,11 @@ def check_installed() -> None:
 
 
 def refuse_duplicates(
-    corpora: dict[str, Sequence[Edit]], config: HygieneConfig, seed: int, progress: Progress = lambda it, _: it
+    corpora: dict[str, Sequence[Edit]],
+    config: HygieneConfig,
+    seed: int,
+    progress: Progress = lambda it, _: it,
+    workers: int | None = None,
 ) -> Refused:
     """Return which edits are duplicates, by corpus and place, of all corpora together.
 
@@ -302,7 +312,7 @@ def refuse_duplicates(
     """
     edits = Joined(corpora.values())
     names, refused = list(corpora), {name: {} for name in corpora}
-    for each in find_duplicates(edits, config.threshold, seed, progress):
+    for each in find_duplicates(edits, config.threshold, seed, progress, workers):
         part, place = edits.locate(each.row)
         kept, similarity = edits[each.kept].id, round(each.similarity, 4)
         reason = "duplicate" if each.exact else "near_duplicate"
@@ -318,6 +328,7 @@ def refuse_leaks(
     config: HygieneConfig,
     seed: int,
     progress: Progress = lambda it, _: it,
+    workers: int | None = None,
 ) -> Refused:
     """Return which training edits leak in the ways of ``config.drop_leaks``, by corpus and place.
 
@@ -325,7 +336,7 @@ def refuse_leaks(
     """
     edits = Joined(train.values())
     names, refused = list(train), {name: {} for name in train}
-    leaks = find_leaks(edits, held_out, config.threshold, seed, progress).leaks
+    leaks = find_leaks(edits, held_out, config.threshold, seed, progress, workers).leaks
     for row, of_row in groupby((leak for leak in leaks if leak.kind in config.drop_leaks), lambda leak: leak.row):
         first, *others = of_row
         kinds, other = [first.kind, *(leak.kind for leak in others)], held_out[first.held_out].id
@@ -356,15 +367,18 @@ def _bands(threshold: float) -> tuple[int, int]:
 
 
 class _Signed:
-    """Every row once, in order, while ``bands`` fills; on every core where rows are many, a few batches in flight.
+    """Every row once, in order, while ``bands`` fills; on several cores where rows are many, a few batches in flight.
 
     Attributes:
         bands: ``[rows, bands]``, a hash of each band of each row's MinHash.
     """
 
-    def __init__(self, rows: Sequence[Edit], shingles: Shingles, threshold: float, seed: int) -> None:
+    def __init__(
+        self, rows: Sequence[Edit], shingles: Shingles, threshold: float, seed: int, workers: int | None
+    ) -> None:
         import numpy as np
 
+        self._workers = workers
         self._rows = rows
         self._how = (shingles, *_bands(threshold), seed)
         self.bands = np.empty((len(rows), self._how[1]), np.uint64)
@@ -373,7 +387,7 @@ class _Signed:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Edit]:
-        workers = min(usable_cores(), len(self) // _ROWS_A_WORKER)
+        workers = min(self._workers or usable_cores(), len(self) // _ROWS_A_WORKER)
         starts = range(0, len(self), _ROWS_A_BATCH)
         if workers < 2:
             for start in starts:

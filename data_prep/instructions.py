@@ -8,6 +8,7 @@ How to read one. A quote is between double quotes, or between backticks where th
 backticks and blanks where it has both). Quoted lines leave out indentation: a new line takes that of the line it
 replaces or stands beside, and none beside a blank line or an edge of the document. A block between lines of backticks
 is verbatim. All steps refer to the document as it is before the edit; its line ends (LF or CRLF) hold for new lines.
+Trailing whitespace is spaces and tabs before a line end of either kind.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class _Steps:
         old, new = self.old, self.new
         if not old:
             return False
-        if new == [line.rstrip(" \t") for line in old]:
+        if new == [_trimmed(line) for line in old]:
             return self._say("trailing_whitespace", "Remove trailing whitespace.", "Strip whitespace at line ends.")
         for width in (2, 4, 8):
             if new == [_spaces_for_tabs(line, width) for line in old]:
@@ -234,6 +235,8 @@ class _Steps:
         self._say("insert", f"{verb} {what} {place}{block}", f"{before_comma}, {verb.lower()} {what}{block}")
 
     def _replace(self, i: int, j: int, new: list[str]) -> None:
+        if self._line_tails(i, j, new):
+            return
         old = self.old[i]
         if j - i == len(new) == 1 and (change := _change(old, new[0])):
             a, b = map(_quote, change)
@@ -249,6 +252,25 @@ class _Steps:
         what, block = self._text(new, _indent(old))
         target = self._range(i, j)
         self._say("replace", f"Replace {target} with {what}{block}", f"Change {target} to {what}{block}")
+
+    def _line_tails(self, i: int, j: int, new: list[str]) -> bool:
+        """Say it of lines that change in the whitespace at their ends alone, which no quote shows; True if so."""
+        old = self.old[i:j]
+        bare = [line.rstrip() for line in new]
+        if [line.rstrip() for line in old] != bare:
+            return False
+        where = self._range(i, j)
+        if new == [_trimmed(line) for line in old]:
+            return self._say(
+                "trailing_whitespace",
+                f"Remove the trailing whitespace of {where}.",
+                f"Strip the whitespace at the end of {where}.",
+            )
+        if new == bare or any(line.endswith("\r") for line in old + new):  # nothing that a block would show
+            self.exact = False
+            return self._say("whitespace", f"Change nothing but the whitespace at the end of {where}.")
+        what, block = self._text(new, "")
+        return self._say("whitespace", f"Change the whitespace at the end of {where}, to get {what}{block}")
 
     def _beside(self, at: int) -> tuple[str, str]:
         """A phrase for the place before line ``at``, and the indentation that a quoted line takes there."""
@@ -381,6 +403,11 @@ def _quote(text: str) -> str:
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())] if line.strip() else ""
+
+
+def _trimmed(line: str) -> str:
+    """The line without blanks at its end; a carriage return there is half of its line end and stays."""
+    return line.removesuffix("\r").rstrip(" \t") + "\r" * line.endswith("\r")
 
 
 def _spaces_for_tabs(line: str, width: int) -> str:

@@ -240,17 +240,20 @@ def _go_on(fresh: Report, paths: list[Path], repository: Repository, tips: dict[
     """
     for stray in paths[2].parent.glob(f".{paths[2].name}.*.part"):
         stray.unlink()  # of a run that was killed while it wrote
-    if not paths[2].exists():
-        if taken := [path for path in paths if path.exists()]:
-            raise UserError(f"{taken[0]} is there without {paths[2].name}: move it away, or choose another out=")
+    found = [path for path in paths if path.exists()]
+    if not found:
         return fresh, ""
+    names = ", ".join(path.name for path in found)  # of all at once: one that is left would be refused next
+    if not paths[2].exists():
+        folder = paths[2].parent
+        raise UserError(f"{folder} has {names} without {paths[2].name}: move that away, or choose another out=")
     try:
         there = json.loads(paths[2].read_text(encoding="utf-8"))
         path, version = there["repository"]["path"], there["format"]
     except (ValueError, TypeError, KeyError):
-        raise UserError(f"{paths[2]} is damaged: remove it and {paths[0].name}, or choose another out=") from None
+        raise UserError(f"{paths[2]} is damaged: remove {names}, or choose another out=") from None
     if path != fresh.repository["path"]:
-        raise UserError(f"{paths[2]} is of {path}: choose another out=, or remove it and {paths[0].name}")
+        raise UserError(f"{paths[2]} is of {path}: choose another out=, or remove {names}")
     if version != FORMAT_VERSION:
         return fresh, "this version makes other rows"
     for key in sorted(there["settings"].keys() | fresh.settings.keys()):

@@ -81,7 +81,7 @@ class _Candidate:
     qualname: str
 
 
-def _root(source: str) -> Path:
+def source_path(source: str) -> Path:
     """The folder or file of a source that was named. A package is found where it lies, and not imported."""
     path = Path(source).expanduser()
     if path.exists():
@@ -112,7 +112,7 @@ def _paths(root: Path, is_library: bool) -> Iterator[Path]:
 
 def _modules(source: str | None, files: Counter) -> Iterator[tuple[str, str]]:
     """Yield (module name, text) for every module of a source, in sorted order; count what is no text or generated."""
-    root = Path(sysconfig.get_paths()["stdlib"]) if source is None else _root(source)
+    root = Path(sysconfig.get_paths()["stdlib"]) if source is None else source_path(source)
     prefix = () if source is None else (root.resolve().stem,)
     for path in [root] if root.is_file() else _paths(root, source is None):
         files["seen"] += 1

@@ -51,17 +51,17 @@ def choose_edits(
 
     Args:
         edits: the corpora.
-        config: seed, limit, held-out share, and what is refused.
+        config: seed, limit, held-out share, what is refused, and the processes that search for it.
         elsewhere: held-out edits of other folders, which are not to leak either.
         progress: shows how far the search for near texts is.
         remember: called with "duplicates" or "leaks" and the search for them; returns what that finds.
     """
     import numpy as np
 
-    hygiene, seed = config.hygiene, config.seed
+    hygiene, seed, workers = config.hygiene, config.seed, config.workers
     duplicates: Refused = {}
     if hygiene.near_duplicates:
-        duplicates = remember("duplicates", lambda: refuse_duplicates(edits, hygiene, seed, progress))
+        duplicates = remember("duplicates", lambda: refuse_duplicates(edits, hygiene, seed, progress, workers))
     places, scores = {}, {}
     for name, of_corpus in edits.items():
         usable = np.delete(np.arange(len(of_corpus)), list(duplicates.get(name, ())))
@@ -73,7 +73,7 @@ def choose_edits(
     if hygiene.drop_leaks:
         train = {name: Picked(edits[name], places[name][~held_out[name]]) for name in edits}
         held = Joined([*(Picked(edits[name], places[name][held_out[name]]) for name in edits), elsewhere])
-        leaks = remember("leaks", lambda: refuse_leaks(train, held, hygiene, seed, progress))
+        leaks = remember("leaks", lambda: refuse_leaks(train, held, hygiene, seed, progress, workers))
     chosen = {}
     for name, of_corpus in edits.items():
         of_train = np.flatnonzero(~held_out[name])

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.hub import provenance
+from data_prep.hub import Columns, group_of, not_rows, provenance
 from data_prep.instructions import synthesize
 from data_prep.pairs import EditPair
 from data_prep.rows import read_rows_tolerant
 from decoding.commandline import UserError
 
 FIELDS = ("instruction", "before", "after")
+_COLUMNS = Columns(*FIELDS, "group")  # no other names
 
 
 def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) -> Iterator[EditPair | dict]:
     """Yield the usable pairs and, for every other row, ``{"file", "row", "reason", "detail"}``.
 
     Reasons: not_json, missing_field, not_text, empty (an instruction that is blank), duplicate. Pairs with the same
-    ``before`` share a group, so that no document is in two splits; a ``group`` field of the row, where present, is used
-    instead. ``meta`` says where a row is from: file, row, and its fields of repository, path, commit, licence and
-    language.
+    ``before`` share a group, so that no document is in two splits; a ``group`` field of the row, where it has one that
+    is not null, is used instead, as text. ``meta`` says where a row is from: file, row, and its fields of repository,
+    path, commit, licence and language.
 
     With ``synthesize_instructions`` a row whose instruction is missing, null or blank gets one made from the edit, the
     same for the same edit; the pair's ``meta["instruction_made"]`` says whether it determines the edit.
 
     Raises:
-        UserError: a path that is no file, or a file in which no line can be a row: UTF-16, gzip, a JSON array.
+        UserError: a path that is no file, or a file in which no line can be a row: UTF-16 or -32, gzip, a JSON array.
     """
     for path in paths:
         _check_file(path)
@@ -50,14 +50,13 @@ def read_user_pairs(paths: list[Path], synthesize_instructions: bool = False) ->
             if reason:
                 yield {"file": shown, "row": number, "reason": reason, "detail": detail}
                 continue
-            group = row["group"] if isinstance(row.get("group"), str) else _digest(row["before"])
             yield EditPair(
                 id=f"jsonl/{shown}:{number}",
                 corpus="jsonl",
                 instruction=row["instruction"],
                 before=row["before"],
                 after=row["after"],
-                group=group,
+                group=group_of(row, _COLUMNS),
                 meta={"file": shown, "row": number}
                 | provenance(row)
                 | ({"instruction_made": made.exact} if made else {}),
@@ -70,14 +69,8 @@ def _check_file(path: Path) -> None:
     if not path.is_file():
         is_glob = any(sign in str(path) for sign in "*?[")
         raise UserError(f"jsonl: there is no file {path}" + ("; name each file, globs are not expanded" * is_glob))
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"jsonl: {path} is in UTF-16: save it as UTF-8 (iconv -f UTF-16 -t UTF-8)")
-    if start.startswith(b"\x1f\x8b"):
-        raise UserError(f"jsonl: {path} is packed by gzip: unpack it (gunzip)")
-    if start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-        raise UserError(f"jsonl: {path} is a JSON array: write its objects one a line (jq -c '.[]')")
+    if fault := not_rows(path):
+        raise UserError(f"jsonl: {path} {fault}")
 
 
 def _lacks_instruction(row: dict) -> bool:

@@ -481,6 +481,11 @@ def test_an_expression_nested_too_deep_is_counted(tmp_path):
         ({"a.js": "function f() {}"}, {}, "1 functions \\(1 too_short\\)$"),
         ({}, {"languages": ["py"]}, "languages: unknown py; choose from js, java, go, cpp, rust; Python has the"),
         ({}, {"cases": 0}, "cases=0 is not allowed: a whole number from 1 up"),
+        (
+            {"a.js": "function f(a) {\n  let b = a + 1;\n  let c = b * 2;\n  return b + c;\n}\n"},
+            {"cases": 2},
+            "bugs: cases=2, but there are only 1 functions to use in .*: 1 files .*; lower cases, .* bugs.cases=null",
+        ),
         ({}, {"max_lines": 3}, "max_lines=3 is not allowed: a whole number from 4 up"),
     ],
 )

@@ -28,7 +28,9 @@ from data_prep.build import (
     read_manifest,
     read_split,
 )
+from data_prep.corpora import source_stamps
 from data_prep.formatter_pairs import FormatterConfig
+from data_prep.hub import HubConfig
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.hygiene import HygieneConfig
 from data_prep.oracle import build_oracle
@@ -625,6 +627,36 @@ def test_a_build_that_was_stopped_starts_anew_where_its_sources_have_changed(tmp
     (source / "a.py").write_text("two  \n")
     build_oracles(config)
     assert [row.before for row in built(out, "formatter")] == ["two  \n"]
+
+
+@pytest.mark.parametrize("way", ["home", "subfolders", "in a folder", "package"])
+def test_a_change_of_what_is_read_shows_however_it_is_named(tmp_path, monkeypatch, way):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edits/deep/er").mkdir(parents=True)
+    file = tmp_path / ("edits/a.py" if way == "package" else "edits/deep/er/e.jsonl")
+    hub = {
+        "home": HubConfig(data_files=["~/edits/deep/er/*.jsonl"]),
+        "subfolders": HubConfig(data_files=[f"{tmp_path}/edits/**/*.jsonl"]),
+        "in a folder": HubConfig(path="someone/edits", data_files=[f"{tmp_path}/edits/**/*.jsonl"]),
+    }
+    if way == "package":
+        config = OracleConfig(corpora=["pyfix"], pyfix=PyFixConfig(source="edits"))
+    else:
+        config = OracleConfig(corpora=["hub"], hub=hub[way])
+    seen = []
+    for moment in (1, 1, 2):
+        file.write_text("{}")
+        os.utime(file, (moment, moment))
+        seen.append(source_stamps(config))
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_a_package_that_is_not_there_is_one_error(tmp_path):
+    config = OracleConfig(corpora=["pyfix"], pyfix=PyFixConfig(source="no_such_package"), out=str(tmp_path / "out"))
+    with pytest.raises(UserError, match="this Python finds no such package"):
+        build_oracles(config)
+    assert not (tmp_path / "out").exists()
 
 
 # --- what a person gets wrong ----------------------------------------------------------------------------------------

@@ -249,6 +249,41 @@ def test_an_edit_that_fills_or_empties_a_document_is_kept(tmp_path):
     assert read_manifest(out)["corpora"]["datatrove"]["rejected"] == {"empty": 1}
 
 
+def test_a_run_without_an_edit_says_why_and_leaves_the_folder_as_it_is(tmp_path):
+    for name, rows in (("good", [edit(1)]), ("bad", [edit(2, instruction=" "), edit(3, after=5)]), ("blank", [])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jsonl").write_bytes(lines(*rows))
+    out = prepare(tmp_path / "good", tmp_path / "out")
+    before = prepared(out)
+    with pytest.raises(
+        UserError, match=r"nothing to prepare: every edit is refused, .*; the first is x\.jsonl, row 1: "
+    ):
+        prepare(tmp_path / "bad", out)
+    with pytest.raises(UserError, match=f"nothing to prepare: there are no edits in {tmp_path / 'blank'}"):
+        prepare(tmp_path / "blank", out)
+    assert prepared(out) == before
+    with pytest.raises(UserError, match="nothing to prepare"):
+        prepare(tmp_path / "bad", tmp_path / "new")
+    assert prepared(tmp_path / "new") == {}
+
+
+def test_an_edited_input_of_the_same_size_is_read_again(tmp_path):
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in/x.jsonl"
+    for after, time in (("b\n", 1), ("c\n", 2)):
+        file.write_bytes(lines(edit(1, after=after)))
+        os.utime(file, (time, time))
+        assert [row.after for row in rows_of(prepare(tmp_path / "in", tmp_path / "out"))] == [after]
+
+
+def test_a_split_with_one_side_says_that_groups_are_held_out_by_hash(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x.jsonl").write_bytes(lines(edit(1)))
+    prepare(tmp_path / "in", tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "each by its hash, so that on average they make heldout=0.2" in said and "as near as" not in said
+
+
 def test_a_damaged_packed_file_fails_its_task_and_says_where_the_log_is(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/x.jsonl.gz").write_bytes(gzip.compress(lines(*map(edit, range(50))))[:-40])

@@ -194,6 +194,46 @@ def test_limit_reads_the_first_rows_alone(tmp_path):
     assert [pair.meta["row"] for pair in pairs] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("Do.,a,b,\nDo more.,c,d,\n", r"row 1 \(it ends in line 2\) has 4 cells, the header 3"),
+        ('Do.,a,b\n\n"Do\nmore.",a\n', r"row 2 \(it ends in line 5\) has 2 cells, the header 3"),
+        ("Do.,a,b\nDo more.,c,d,e\n", r"row 2 \(it ends in line 3\) has 4 cells, the header 3"),
+    ],
+    ids=["trailing comma", "short", "long"],
+)
+@pytest.mark.parametrize("name", ["e.csv", "e.csv.gz"])
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_row_of_csv_with_other_cells_than_the_header_is_named_and_never_shifted(
+    tmp_path, body, message, name, as_folder
+):
+    data = f"instruction,before,after\n{body}".encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(UserError, match=f"{name}, {message}"):
+        load(**({"path": str(tmp_path)} if as_folder else {"data_files": [str(tmp_path / name)]}))
+
+
+def test_csv_with_a_mark_blank_lines_long_cells_and_any_line_end_is_read(tmp_path):
+    long = "x" * 200_000
+    text = f'\ufeffinstruction,before,after\r\n\r\n  \r\nDo.,"a,\n""",{long}\r\nDo more.,,b\r\n'
+    (tmp_path / "e.csv").write_bytes(text.encode())
+    pairs, faults = load(data_files=[str(tmp_path / "e.csv")])
+    assert [(pair.instruction, pair.before, pair.after) for pair in pairs] == [
+        ("Do.", 'a,\n"', long),
+        ("Do more.", "", "b"),
+    ]
+    assert faults == []
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.tsv").write_text("instruction\tbefore\tafter\nDo, now.\ta\tb\n")
+    (tmp_path / "set/test.tsv").write_text("instruction\tbefore\tafter\nDo.\ta\n")
+    assert [pair.instruction for pair in load(path=str(tmp_path / "set"))[0]] == ["Do, now."]
+    with pytest.raises(UserError, match="test.tsv, row 1 .* has 2 cells"):
+        load(path=str(tmp_path / "set"), split="test")
+    (tmp_path / "e.csv").write_text("instruction,before,after\nDo.,a,b\nDo.,a\n")
+    assert len(load(data_files=[str(tmp_path / "e.csv")], limit=1)[0]) == 1
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +316,40 @@ def test_a_damaged_row_of_a_local_file_is_named_with_the_corpus_that_goes_on(tmp
         file.write("\n" + bad + "\n" + json.dumps(commit(300)) + "\n")
     with pytest.raises(UserError, match=rf"{second}, row 299: .*corpora=\[jsonl\] refuses such rows and goes on"):
         load(**({"path": str(tmp_path / "set")} if as_folder else {"data_files": [first, second]}))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (json.dumps(commit()).encode("utf-16"), "is in UTF-16: save it as UTF-8"),
+        (json.dumps(commit()).encode("utf-32"), "is in UTF-32: save it as UTF-8"),
+        (gzip.compress(json.dumps(commit()).encode())[:-9], "is packed by gzip: unpack it"),
+    ],
+    ids=["utf-16", "utf-32", "gzip"],
+)
+def test_a_file_without_rows_is_named_as_what_it_is(tmp_path, data, message):
+    (tmp_path / "e.jsonl").write_bytes(data)
+    with pytest.raises(UserError, match=f"e.jsonl {message}") as error:
+        load(data_files=[str(tmp_path / "e.jsonl")])
+    assert "corpora=[jsonl]" not in str(error.value)
+
+
+@pytest.mark.parametrize("inner", ["b.csv", "more/b.csv"])
+def test_a_folder_with_files_of_several_kinds_is_refused_unless_a_card_names_some(tmp_path, inner):
+    write(tmp_path / "a.jsonl", [commit(1), commit(2)])
+    write(tmp_path / inner, [commit(3)])
+    with pytest.raises(UserError, match=r"several kinds, \.csv, \.jsonl, .*name files of one kind"):
+        load(path=str(tmp_path))
+    assert len(load(path=str(tmp_path), data_files=["*.jsonl"])[0]) == 2
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {inner}\n---\n")
+    assert len(load(path=str(tmp_path))[0]) == 1
+    (tmp_path / "README.md").unlink()
+    (tmp_path / inner).unlink()
+    (tmp_path / "c.json").write_text(json.dumps(commit(4)))  # another end, but the same reader
+    assert len(load(path=str(tmp_path))[0]) == 3
+    (tmp_path / inner).parent.joinpath("dataset_info.json").write_text("{}")
+    (tmp_path / "c.json").unlink()
+    assert len(load(path=str(tmp_path))[0]) == 2
 
 
 def test_a_damaged_file_and_a_split_that_is_not_there_are_one_error(tmp_path):

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +29,7 @@ from data_prep.hygiene import (
     refuse_leaks,
 )
 from data_prep.pairs import EditPair
+from data_prep.split import choose_edits
 from decoding.commandline import UserError
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -123,6 +126,19 @@ def test_seed_processes_and_number_of_cores_do_not_change_what_is_found(monkeypa
     monkeypatch.setattr(hygiene, "usable_cores", lambda: 3)
     assert find_duplicates(rows) == expected == find_duplicates(rows, seed=7)
     assert find_leaks(rows[:40], rows[30:]) == leaks
+
+
+def test_the_workers_of_a_build_bound_the_processes_of_its_search(monkeypatch):
+    rows = [edit(str(i), document(i), changed(document(i), 3, f"new {i}")) for i in range(20)]
+    asked = []
+    pools = SimpleNamespace(Pool=lambda workers: asked.append(workers) or ThreadPool(workers))
+    monkeypatch.setattr(hygiene, "multiprocessing", SimpleNamespace(get_context=lambda method: pools))
+    monkeypatch.setattr(hygiene, "_ROWS_A_WORKER", 1)
+    monkeypatch.setattr(hygiene, "usable_cores", lambda: 3)
+    refuses = HygieneConfig(near_duplicates=True, drop_leaks=["same_gold"])
+    for workers in (1, 2, None):
+        choose_edits({"made": rows}, OracleConfig(heldout=0.5, hygiene=refuses, workers=workers))
+    assert asked == [2, 2, 3, 3]
 
 
 def test_every_kind_of_leak():

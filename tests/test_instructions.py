@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
+from data_prep.formatter_pairs import _tidy
 from data_prep.instructions import describe, synthesize
 from data_prep.oracle import LineMatcher
 from data_prep.rows import read_rows, write_rows
@@ -149,7 +150,12 @@ class Reader:
         elif match(r"Remove the final newline|Remove the newline at the end of the document|Put no newline at the end"):
             self.final_newline = False
         elif match(r"Remove trailing whitespace|Strip whitespace at line ends"):
-            everywhere(lambda line: line.rstrip(" \t"))
+            everywhere(trimmed)
+        elif m := match(r"(?:Remove the trailing whitespace|Strip the whitespace at the end) of (.*)"):
+            start, stop = self.span(m[0])
+            self.edits.append((start, stop, [trimmed(line) for line in self.lines[start:stop]]))
+        elif m := match(rf"Change the whitespace at the end of (.*), to get {WHAT}"):
+            self.edits.append((*self.span(m[0]), self.new(m[1], block, "")))
         elif m := match(r"(?:Indent with|Replace tabs in the indentation:) (\d) spaces for each tab"):
             everywhere(lambda line: re.sub(r"^\t+", lambda tabs: tabs[0].replace("\t", " " * int(m[0])), line))
         elif m := match(r"Rename (?:every )?(<\d+>) to (<\d+>)(?: throughout)?"):
@@ -201,8 +207,19 @@ class Reader:
             raise AssertionError(f"no reading of {sentence!r}")
 
 
+def trimmed(line: str) -> str:
+    return re.sub(r"[ \t]+(?=\r?\Z)", "", line)
+
+
 def follow(instruction: str, before: str) -> str:
     return Reader(instruction, before).after
+
+
+def senseless(instruction: str) -> list[str]:
+    """The steps that replace one line by a quote of the same, or a blank one by a blank one."""
+    line = r"the (?:\w+ )?(line .+?|blank line)(?: after (?:(?! and the ).)*)?"
+    step = rf"(?m)(?:Replace|Change) {line} (?:with|to) \w+ \1\.$"
+    return [found[0] for found in re.finditer(step, instruction)]
 
 
 # --- every pair ------------------------------------------------------------------------------------------------------
@@ -245,6 +262,7 @@ def documents(draw) -> tuple[str, str]:
 def test_an_exact_instruction_makes_the_edit(pair, seed):
     before, after = pair
     made = synthesize(before, after, seed)
+    assert not senseless(made.text), made.text
     if made.exact:
         assert follow(made.text, before) == after, made.text
 
@@ -302,6 +320,9 @@ CASES = [
     ("indent", DOC, DOC.replace("    text = 1\n    return", "      text = 1\n      return"), "2 spaces"),
     ("indent", "x\n\ta\n\n\tb\n", "x\na\n\nb\n", "1 tab"),
     ("trailing_whitespace", "a  \nb\t\nc\n", "a\nb\nc\n", "whitespace"),
+    ("trailing_whitespace", "a  \r\nb \nc\n", "a\r\nb\nc\n", "whitespace"),
+    ("trailing_whitespace", "a\nb  \r\nc\n \n", "a\nb\r\nc\n \n", 'whitespace.*"b"'),
+    ("whitespace", "a\nb\n\n", "a  \nb  \n\n", "whitespace.*\na  \nb  \n"),
     ("tabs", "a\n\tb\n\t\tc\n", "a\n    b\n        c\n", "4 spaces"),
     ("line_ends", "a\r\nb\r\n", "a\nb\n", "LF"),
     ("line_ends", "a\nb\n", "a\r\nb\r\n", "CRLF"),
@@ -324,6 +345,33 @@ def test_an_edit_is_called_what_it_is_in_every_phrasing(kind, before, after, pat
         assert (made.kind, made.exact) == (kind, True), made
         assert re.search(pattern, made.text, re.DOTALL), made.text
         assert follow(made.text, before) == after, made.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "exact"),
+    [
+        ("a  \nb\n\n", "a\nb\n", True),
+        ("a  \nb\t\nc\n\n", "a\nb\nc\n", True),
+        ("a\n  \nb\nc\n", "a\n\nb\n", True),
+        ("a\nb\nc\nd\n", "a\nb \nc\n", True),
+        ("a\nb\r\nc\nd\n", "a\nb\nc\n", False),
+        ("a\nb\x0c\nc\nd\n", "a\nb\nc\n", False),
+        ("a\nb  \r\nc\nd  \n", "a\nb\r\nc\nd  ", True),
+    ],
+)
+def test_no_line_is_replaced_by_what_reads_the_same(before, after, exact):
+    for seed in range(12):
+        made = synthesize(before, after, str(seed))
+        assert made.exact == exact
+        assert "whitespace" in made.text and not senseless(made.text), made.text
+
+
+def test_whitespace_at_line_ends_is_what_the_formatter_corpus_means_by_it():
+    before = "a  \r\nb  \nc\n"
+    made = synthesize(before, _tidy(before), "id")
+    assert made.kind == "trailing_whitespace" and made.exact and follow(made.text, before) == _tidy(before)
+    kept = synthesize(before, "a  \r\nb\nc\n", "id")
+    assert kept.exact and follow(kept.text, before) == "a  \r\nb\nc\n"
 
 
 def test_a_seed_chooses_among_several_phrasings():
@@ -370,6 +418,7 @@ def test_most_real_edits_get_an_instruction_that_determines_them():
             before, after = row["before"], row["after"]
             made = synthesize(before, after, row["commit"])
             hunks = [op for op in LineMatcher(before.split("\n"), after.split("\n")).get_opcodes() if op[0] != "equal"]
+            assert not senseless(made.text), made.text
             if made.exact:
                 assert follow(made.text, before) == after, made.text
             every[made.exact] += 1

@@ -460,6 +460,10 @@ def test_what_only_looks_like_a_secret_is_kept():
         ("mongodb+srv://u:p@ss:w0rd@h.net/db?x=y", "mongodb+srv://u:<secret>@h.net/db?x=y"),
         ("jdbc:mysql://root:%40bcd@h", "jdbc:mysql://root:<secret>@h"),
         ("https://joe@corp.co:Secr3t@corp.co", "https://joe@corp.co:<secret>@corp.co"),
+        ("https://u:$ecretPass9@h.io", "https://u:<secret>@h.io"),
+        ("https://u:{notabrace9@h.io", "https://u:<secret>@h.io"),
+        ("https://u:(notabrace9@h.io", "https://u:<secret>@h.io"),
+        ("https://u:[notabrace9@h.io", "https://u:<secret>@h.io"),
     ],
 )
 def test_a_password_in_a_url_is_a_secret_and_nothing_else_of_it_is_masked(text, masked):
@@ -475,7 +479,12 @@ def test_a_password_in_a_url_is_a_secret_and_nothing_else_of_it_is_masked(text, 
         *(
             "${PASS}",
             "$PASS",
+            "$_pass1",
+            "$password",
+            "$(cat)",
             "{password}",
+            "{x.y}{z}",
+            "(see)",
             "%s",
             "%(pw)s",
             "%DB_PASS%",
@@ -505,7 +514,7 @@ def test_a_url_without_a_password_has_no_secret(text):
 
 
 PIECES = st.sampled_from(
-    [*"ab@:/.,'\" \n", "://", "x://", "joe@corp.co", "git", "corp.co", "passw0rd", "sha256:", "<secret>"]
+    [*"ab@:/.,'\" \n${}()[]?", "://", "x://", "joe@corp.co", "git", "corp.co", "passw0rd", "sha256:", "<secret>"]
 )
 
 
@@ -556,6 +565,8 @@ def test_changed_lines_are_all_that_differs(before, after):
         ("1@-.1@1.aa, a@b.co", f"{EMAIL_MASK}@example.com, {EMAIL_MASK}"),
         ("https://joe@corp.co/x ssh://git@corp.co", "https://joe@corp.co/x ssh://git@corp.co"),
         ("https://$U:$P@corp.co {u}://%(user)s:%(pw)s@a.co", "https://$U:$P@corp.co {u}://%(user)s:%(pw)s@a.co"),
+        ("https://u:pa/user@corp.co http://u:a?b#c@d/e@a.co", "https://u:pa/user@corp.co http://u:a?b#c@d/e@a.co"),
+        ("http://h:80/joe@corp.co http://u:p/x joe@corp.co", f"http://h:80/{EMAIL_MASK} http://u:p/x {EMAIL_MASK}"),
         ("Joe,https://joe.co,joe@corp.co", f"Joe,https://joe.co,{EMAIL_MASK}"),
         ("https://corp.co/joe@corp.co?to=joe@corp.co", f"https://corp.co/{EMAIL_MASK}?to={EMAIL_MASK}"),
     ],
@@ -774,14 +785,18 @@ def test_files_of_another_repository_are_never_overwritten(tmp_path):
     history, other = History(tmp_path / "1" / "r").add(*edits(3)), History(tmp_path / "2" / "r").add(*edits(4))
     mined(history, tmp_path / "out")
     before = contents(tmp_path / "out")
-    with pytest.raises(UserError, match="is of .*1/r"):
+    with pytest.raises(UserError, match="is of .*1/r: .* remove r.jsonl, r.rejected.jsonl, r.report.json"):
         mined(other, tmp_path / "out")
     assert contents(tmp_path / "out") == before
     (tmp_path / "out" / "r.report.json").unlink()
-    with pytest.raises(UserError, match="is there without r.report.json"):
+    with pytest.raises(UserError, match="out has r.jsonl, r.rejected.jsonl without r.report.json: move"):
         mined(history, tmp_path / "out")
     (tmp_path / "out" / "r.report.json").write_text("{")
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match="damaged: remove r.jsonl, r.rejected.jsonl, r.report.json, or"):
+        mined(history, tmp_path / "out")
+    (tmp_path / "out" / "r.report.json").unlink()
+    (tmp_path / "out" / "r.jsonl").unlink()
+    with pytest.raises(UserError, match="out has r.rejected.jsonl without r.report.json: move"):
         mined(history, tmp_path / "out")
 
 

@@ -45,6 +45,15 @@ def test_every_corpus_keeps_an_edit_that_fills_or_empties_a_document_and_refuses
     assert pair_fault(EditPair("id", "git", "\n", "a", "b", "g")) == "empty"  # whatever the corpus
 
 
+def test_a_group_of_any_kind_keeps_its_edits_together(tmp_path):
+    groups = [1, 1, "1", True, None, {"a": 1}]
+    rows = [ROW | {"before": f"{n}\n", "group": group, "repos": "r"} for n, group in enumerate(groups)]
+    rows += [ROW | {"before": "4\n", "after": "c"}]
+    pairs, faults = collect(read_user_pairs([write(tmp_path / "e.jsonl", *rows)]))
+    assert [pair.group for pair in pairs[:4]] == ["1", "1", "1", "True"] and pairs[5].group == "{'a': 1}"
+    assert pairs[4].group == pairs[6].group and len(pairs[4].group) == 16 and faults == []
+
+
 LINE = json.dumps(ROW) + "\n"
 
 
@@ -53,11 +62,13 @@ LINE = json.dumps(ROW) + "\n"
     [
         (LINE.encode("utf-16"), "is in UTF-16: save it as UTF-8"),
         (b"\xfe\xff" + LINE.encode("utf-16-be"), "is in UTF-16"),
+        (LINE.encode("utf-32"), "is in UTF-32: save it as UTF-8"),
+        (b"\x00\x00\xfe\xff" + LINE.encode("utf-32-be"), "is in UTF-32"),
         (gzip.compress(LINE.encode()), "is packed by gzip: unpack it"),
         (json.dumps([ROW], indent=1).encode(), "is a JSON array: write its objects one a line"),
         (b"\xef\xbb\xbf \n[]", "is a JSON array"),
     ],
-    ids=["utf-16", "utf-16-be", "gzip", "array", "array after a mark"],
+    ids=["utf-16", "utf-16-be", "utf-32", "utf-32-be", "gzip", "array", "array after a mark"],
 )
 def test_a_file_of_another_kind_is_one_error(tmp_path, data, message):
     good = write(tmp_path / "good.jsonl", ROW)
