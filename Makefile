@@ -21,7 +21,7 @@ quickstart: $(VENV)/ready $(SMOLLM2)
 	$(BIN)/python eval/heldout.py --ckpt $(RUN) baseline=[fsm] limit=40 max_tokens=80
 
 test: $(VENV)/ready-to-test $(SMOLLM2)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
