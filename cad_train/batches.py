@@ -66,7 +66,8 @@ class Collator:
     """Makes a batch of examples: ``input_ids``, ``labels``, ``regions``, all ``[rows, width]``.
 
     Padded, each example is a row, with an ``attention_mask``. With ``padding_free`` all examples stand in one row, and
-    ``position_ids`` that start again at 0 keep them apart; no label crosses from one to the next.
+    ``position_ids`` that start again at 0 keep them apart, as their ``lengths`` do; no label crosses from one to the
+    next.
     """
 
     pad: int
@@ -81,6 +82,7 @@ class Collator:
             batch = {"input_ids": torch.tensor([ids]), "regions": torch.tensor([regions])}
             positions = [at for example in examples for at in range(len(example["input_ids"]))]
             batch["position_ids"] = torch.tensor([positions])
+            batch["lengths"] = tuple(len(example["input_ids"]) for example in examples)
         else:
             width = max(len(example["input_ids"]) for example in examples)
             batch = {

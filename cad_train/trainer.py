@@ -21,9 +21,11 @@ from trl import SFTConfig, SFTTrainer
 
 from cad_train.batches import Collator, EpochOrder, with_blanks
 from cad_train.config import TrainConfig
+from cad_train.documents import attend_by_document, document_arguments
 from cad_train.examples import UNSUPERVISED, Examples
 from cad_train.loss import COUNTED, IGNORED, region_losses, summarise_regions
 from cad_train.run_folder import RunFolder
+from cad_train.tied import join_tied_gradients
 from decoding.commandline import UserError
 from decoding.encoder import REGIONS
 from decoding.loading import cannot_load, checkpoint_fault
@@ -41,6 +43,9 @@ class SelectorTrainer(SFTTrainer):
     Args:
         weights: ``[regions]``, what a supervised token counts for.
         order: of the training examples.
+
+    Attributes:
+        by_document: whether the model attends by document where a row holds several (``cad_train.documents``).
     """
 
     loss_is_scaled_for_ga = True
@@ -48,6 +53,7 @@ class SelectorTrainer(SFTTrainer):
     def __init__(self, *args, weights: torch.Tensor, order: EpochOrder, **kwargs) -> None:
         self.weights, self.order = weights, order
         self.account = torch.zeros(len(REGIONS), COUNTED)
+        self.by_document = False
         super().__init__(*args, **kwargs)
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -84,6 +90,8 @@ class SelectorTrainer(SFTTrainer):
         supervised = targets != IGNORED
         predicts = torch.nn.functional.pad(supervised, (0, 1))  # a position predicts the next
         rows = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids") if name in inputs}
+        if self.by_document and "lengths" in inputs:
+            rows |= document_arguments(inputs["lengths"], targets.device)
         head = getattr(model, "module", model).get_output_embeddings()  # what DDP or DeepSpeed wraps
         # logits_to_keep would take the same positions of every row of the micro-batch.
         with head.register_forward_pre_hook(lambda _, hidden: hidden[0][predicts]):
@@ -316,6 +324,10 @@ def build_trainer(
         raise UserError(
             f"padding_free=true, but {config.model} has recurrent layers, which would read across examples: use false"
         )
+    if config.padding_free:
+        trainer.by_document = attend_by_document(trainer.model)
+    if sharding() is None:
+        join_tied_gradients(trainer.model)
     if config.adapter != "full":
         trainer.model.create_or_update_model_card = lambda folder: None  # PEFT's, with nothing filled in but the base
     if config.adapter == "qlora":

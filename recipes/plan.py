@@ -79,13 +79,14 @@ class Sharding:
 class MicroBatch:
     """What a forward takes: ``rows`` of ``width`` tokens, ``supervised`` targets in all.
 
-    ``masked``: rows of several lengths, or several documents in one, need a mask of ``[rows, width, width]``.
+    Rows of several lengths need a mask of ``[rows, width, width]``. ``documents`` are the lengths of those that stand
+    in one row without padding.
     """
 
     rows: int
     width: int
     supervised: int
-    masked: bool
+    documents: tuple[int, ...] = ()
 
 
 def schema_of(recipe: str) -> type[TrainConfig]:
@@ -171,8 +172,9 @@ def longest_micro_batch(sizes: list[tuple[int, int]], config: TrainConfig) -> Mi
     pairs = sorted(sizes, reverse=True)[: config.micro_batch]
     supervised = sum(targets for _, targets in pairs)
     if config.padding_free:
-        return MicroBatch(1, sum(length for length, _ in pairs), supervised, True)
-    return MicroBatch(len(pairs), pairs[0][0], supervised, len(pairs) > 1)
+        documents = tuple(length for length, _ in pairs)
+        return MicroBatch(1, sum(documents), supervised, documents)
+    return MicroBatch(len(pairs), pairs[0][0], supervised)
 
 
 def example_sizes(examples: Examples) -> list[tuple[int, int]]:
@@ -264,6 +266,8 @@ def saved_bytes(model: PretrainedConfig, layers: int, batch: MicroBatch, in_bf16
     from transformers import AttentionInterface, AutoModelForCausalLM
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    from cad_train.documents import attend_by_document, document_arguments
+
     model = copy.deepcopy(model)
     text = model.get_text_config()
     text.num_hidden_layers = layers
@@ -274,14 +278,19 @@ def saved_bytes(model: PretrainedConfig, layers: int, batch: MicroBatch, in_bf16
         # Without a mask under a name that transformers makes none for, as it makes none for rows without padding; sdpa
         # gets one here, since what has no values cannot be found to be without padding.
         AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
-        attention = "sdpa" if batch.masked else "sdpa_without_mask"
+        attention = "sdpa" if batch.rows > 1 or batch.documents else "sdpa_without_mask"
     with FakeTensorMode():
         network = AutoModelForCausalLM.from_config(
             model, dtype=getattr(torch, config.dtype), attn_implementation=attention, trust_remote_code=False
         )
-        ids = torch.zeros(batch.rows, batch.width, dtype=torch.long)
+        given: dict[str, Any] = {
+            "input_ids": torch.zeros(batch.rows, batch.width, dtype=torch.long),
+            "use_cache": False,
+        }
+        if batch.documents and attend_by_document(network):
+            given |= document_arguments(batch.documents, network.device)
         with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
-            return kept_for_backward(network, lambda: network.train().base_model(input_ids=ids, use_cache=False)[0])
+            return kept_for_backward(network, lambda: network.train().base_model(**given)[0])
 
 
 def kept_for_backward(network: torch.nn.Module, forward: Callable[[], Any]) -> int:

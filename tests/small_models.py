@@ -243,12 +243,14 @@ def tiny_model(
     positions: int = 4096,
     window: int | None = None,
     heads: tuple[int, int] = (2, 1),
+    tied: bool = False,
 ) -> torch.nn.Module:
     """Return a random two-layer causal LM in fp32, for evaluation, whose choices are seldom near-ties.
 
     The logits have a spread of about 3; those of the ids ``favoured`` are about ``bias`` higher in every context, and
     that of b after a about twice ``bias`` for every pair (a, b) of ``successors``. With a ``window`` both layers of a
     mistral see only so many positions, and one of a qwen2; a llama has none. ``heads`` are of queries and of keys.
+    ``tied``, the head is the embedding, and nothing of the logits holds.
     """
     config_class, model_class = _CLASSES[kind]
     windows = {}
@@ -264,7 +266,7 @@ def tiny_model(
         num_attention_heads=heads[0],
         num_key_value_heads=heads[1],
         max_position_embeddings=positions,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
@@ -277,6 +279,8 @@ def tiny_model(
             for name, weight in model.named_parameters():
                 if weight.dim() == 2:
                     torch.nn.init.normal_(weight, std=1.0 if "embed" in name else 0.2)
+            if tied:
+                return model.float().eval()
             head = model.lm_head.weight
             torch.nn.init.normal_(head, std=3 / 32**0.5)
             # One channel is nearly constant in every embedding, and one marks each predecessor; the head reads them.
@@ -292,9 +296,9 @@ def tiny_model(
     return model.float().eval()
 
 
-def save_model(folder: Path, kind: Literal["qwen2", "llama"]) -> Path:
+def save_model(folder: Path, kind: Literal["qwen2", "llama"], *, tied: bool = False) -> Path:
     """Save a tiny model and its byte-level tokenizer as a user would have them; return ``folder``."""
     tokenizer = tokenizer_of("byte_level")
-    tiny_model(kind, len(tokenizer), seed=0).save_pretrained(folder)
+    tiny_model(kind, len(tokenizer), seed=0, tied=tied).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -16,8 +16,10 @@ from training_runs import finish, metrics, recipe_line, run, start, weights
 from transformers.utils import is_flash_attn_2_available
 
 from cad_train.batches import Collator, EpochOrder, with_blanks
+from cad_train.documents import attend_by_document
 from cad_train.examples import UNSUPERVISED
 from cad_train.loss import region_losses, summarise_regions
+from cad_train.tied import join_tied_gradients
 from cad_train.trainer import SelectorTrainer
 from decoding.encoder import REGIONS
 
@@ -26,7 +28,7 @@ FEATURES = Features({"input_ids": List(Value("int32")), "regions": List(Value("i
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"), "qwen2")
+    return save_model(tmp_path_factory.mktemp("model"), "qwen2", tied=True)
 
 
 @pytest.fixture(scope="module")
@@ -193,11 +195,17 @@ def test_examples_of_similar_length_stand_together():
     ),
     seed=st.integers(0, 1000),
     padding_free=st.booleans(),
+    by_document=st.booleans(),
+    tied=st.booleans(),
     kind=st.sampled_from(["qwen2", "llama", "mistral"]),
 )
-def test_only_supervised_positions_are_projected_and_the_loss_is_plain_cross_entropy(regions, seed, padding_free, kind):
+def test_only_supervised_positions_are_projected_and_the_loss_is_plain_cross_entropy(
+    regions, seed, padding_free, by_document, tied, kind
+):
     """Against the model's own loss over all logits, for any pattern of supervised tokens, and its gradient."""
-    model = tiny_model(kind, 60, seed=1, window=3 if kind == "mistral" else None)
+    window = 3 if kind == "mistral" else None
+    model, plain = (tiny_model(kind, 60, seed=1, window=window, tied=tied) for _ in range(2))
+    assert join_tied_gradients(model) == tied
     random = torch.Generator().manual_seed(seed)
     rows = [{"input_ids": torch.randint(60, (len(row),), generator=random).tolist(), "regions": row} for row in regions]
     supervised = sum(region != UNSUPERVISED for row in regions for region in row[1:])
@@ -206,24 +214,24 @@ def test_only_supervised_positions_are_projected_and_the_loss_is_plain_cross_ent
     model.lm_head.register_forward_hook(lambda _, inputs, output: projected.append(output.numel() // 60))
     trainer = SelectorTrainer.__new__(SelectorTrainer)
     trainer.weights, trainer.account = torch.ones(len(REGIONS)), torch.zeros(len(REGIONS), 3)
+    trainer.by_document = by_document and attend_by_document(model)
     trainer.accelerator = type("One", (), {"num_processes": 1})
     total = torch.tensor(float(max(supervised, 1)))
     ours = SelectorTrainer.compute_loss(trainer, model, batch, num_items_in_batch=total)
     assert projected == [supervised]
     ours.backward()
-    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
-    model.zero_grad()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
 
     theirs = torch.zeros(())
     for row in rows:
         ids = torch.tensor([row["input_ids"]])
         labels = ids.masked_fill(torch.tensor([row["regions"]]) == UNSUPERVISED, -100)
         if (labels[:, 1:] != -100).any():
-            theirs = theirs + model(ids, labels=labels, num_items_in_batch=total).loss
+            theirs = theirs + plain(ids, labels=labels, num_items_in_batch=total).loss
     torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-5, atol=1e-6)
     if supervised:
         theirs.backward()
-        for name, weight in model.named_parameters():
+        for name, weight in plain.named_parameters():
             torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-5)
     assert trainer.account[:, 2].sum() == supervised
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import MixtralConfig
 
 from cad_train.config import TrainConfig
+from cad_train.documents import attend_by_document, document_arguments
 from cad_train.floor import architecture, matmul_rate, step_flops
 from decoding.commandline import UserError, parse_config
 from recipes.plan import (
@@ -106,7 +108,7 @@ def settings(**changes) -> TrainConfig:
     return TrainConfig(activation_checkpointing=False, precision="fp32", **changes)
 
 
-ONE_ROW = MicroBatch(rows=1, width=40, supervised=7, masked=False)
+ONE_ROW = MicroBatch(rows=1, width=40, supervised=7)
 
 
 @pytest.mark.parametrize("adapter", ["full", "lora"])
@@ -134,7 +136,7 @@ def test_weights_gradients_and_optimiser_are_the_bytes_of_the_tensors(adapter, d
 @pytest.mark.parametrize("rows", [1, 3])
 def test_activations_are_what_real_tensors_keep(rows, heads, in_bf16):
     model = tiny_model("qwen2", VOCABULARY, seed=0, heads=heads).train()
-    batch = MicroBatch(rows, 40, supervised=7, masked=rows > 1)
+    batch = MicroBatch(rows, 40, supervised=7)
     ids = torch.zeros(rows, 40, dtype=torch.long)
     mask = torch.ones_like(ids)
     mask[1:, 30:] = 0
@@ -146,6 +148,19 @@ def test_activations_are_what_real_tensors_keep(rows, heads, in_bf16):
     assert saved_bytes(model.config, 2, batch, in_bf16, settings()) == kept_for_backward(model, forward)
     plan = memory_parts(model.config, settings(micro_batch=1), batch, in_bf16)
     assert plan.activations == kept_for_backward(model, forward)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "mistral"])
+def test_activations_of_documents_in_one_row_are_what_real_tensors_keep(kind):
+    model = tiny_model(kind, VOCABULARY, seed=0, window=20 if kind == "mistral" else None).train()
+    documents = (15, 30, 5)
+    given = {"input_ids": torch.zeros(1, 50, dtype=torch.long), "use_cache": False}
+    batch = MicroBatch(1, 50, supervised=7, documents=documents)
+    config = copy.deepcopy(model.config)
+    assert attend_by_document(model)
+    given |= document_arguments(documents, model.device)
+    kept = kept_for_backward(model, lambda: model.base_model(**given).last_hidden_state)
+    assert saved_bytes(config, 2, batch, False, settings()) == kept
 
 
 def test_settings_that_save_memory_do():
@@ -204,9 +219,9 @@ def test_the_longest_micro_batch_comes_first():
     assert [len(row["input_ids"]) for row in chosen[:2]] == [9, 8]
     assert len(chosen) == 3 * 2
     sizes = [(length, 1) for length in lengths]
-    assert longest_micro_batch(sizes, settings(micro_batch=2)) == MicroBatch(2, 9, 2, True)
+    assert longest_micro_batch(sizes, settings(micro_batch=2)) == MicroBatch(2, 9, 2)
     packed = settings(micro_batch=2, padding_free=True)
-    assert longest_micro_batch(sizes, packed) == MicroBatch(1, 17, 2, True)
+    assert longest_micro_batch(sizes, packed) == MicroBatch(1, 17, 2, (9, 8))
 
 
 # The command line

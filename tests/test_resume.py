@@ -28,7 +28,7 @@ OF_THE_CLOCK = ("seconds", "tokens_per_s")
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"), "qwen2")
+    return save_model(tmp_path_factory.mktemp("model"), "qwen2", tied=True)
 
 
 @pytest.fixture

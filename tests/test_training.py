@@ -147,7 +147,7 @@ def test_loss_on_supervised_positions_equals_plain_cross_entropy(padding_free):
     columns = [{"input_ids": ids, "regions": regions} for ids, regions in pairs]
     batch = Collator(0, padding_free)(columns)
     weights = torch.tensor([1.0, 2.0, 3.0, 0.5, 0.0])
-    trainer = SimpleNamespace(weights=weights, account=torch.zeros(5, 3))
+    trainer = SimpleNamespace(weights=weights, account=torch.zeros(5, 3), by_document=False)
     trainer._weight = lambda regions: SelectorTrainer._weight(trainer, regions)
     ours = SelectorTrainer.compute_loss(trainer, model, batch)
     total = weight = 0.0
