@@ -85,7 +85,7 @@ class TrainConfig:
     dora: bool = False  # weight-decomposed adapters (DoRA)
     rslora: bool = False  # scale by alpha over the root of the rank (rank-stabilised LoRA)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of stored weights; bfloat16 halves memory, loses small updates
-    precision: Literal["auto", "bf16", "fp32"] = "auto"  # of the computation; auto: bf16 where the device is fast in it
+    precision: Literal["auto", "bf16", "fp32"] = "auto"  # of the computation; auto: bf16 on GPUs and CPUs with AMX
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"  # attention kernel
     activation_checkpointing: bool = True  # recompute activations in the backward pass to save memory
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cad_train.run_folder import differing
-from data_prep.build import OracleConfig, OracleRow, build_oracles, content_settings, fingerprint, read_manifest
+from data_prep.build import OracleConfig, build_oracles, content_settings
+from data_prep.prepared import OracleRow, fingerprint, read_manifest
 from data_prep.rows import write_text
 from data_prep.workers import usable_cores
 from decoding.commandline import UserError

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cad_train.config import NOT_RESUMED, TrainConfig
 from cad_train.run_folder import flat
-from data_prep.build import OracleRow, read_split
+from data_prep.prepared import OracleRow, read_split
 from data_prep.rows import RowError, read_rows, write_text
 from decoding.commandline import UserError, from_yaml
 from decoding.console import markdown_table
 from decoding.loading import (
-    COMPLETED,
     EXPORTED_SETTINGS,
     checkpoint_fault,
     checkpoint_step,
@@ -35,6 +34,7 @@ from decoding.loading import (
     load_encoder,
     load_model,
     local_name,
+    stated_fault,
 )
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def find_trained(ckpt: str) -> TrainedModel:
         if folder.name != "final" or not (run / "summary.json").is_file():
             raise UserError(f"{run} is not finished: train it to its end, or name a checkpoint-N of it")
         summary = _read_json(run / "summary.json")
-        if (folder / COMPLETED).exists() and (fault := checkpoint_fault(folder)):
+        if fault := stated_fault(folder):
             raise UserError(f"{folder} is not whole ({fault}): train the run again from its last checkpoint")
         return TrainedModel(folder, run, config, data, summary.get("best_step") or summary["steps"])
     if fault := checkpoint_fault(folder):

@@ -12,7 +12,6 @@ A process may die between any two writes: what is there is then either whole or 
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -30,6 +29,7 @@ from typing import IO, Any
 from data_prep.rows import write_text
 from decoding.commandline import UserError, to_yaml
 from decoding.loading import COMPLETED, checkpoint_step, checkpoints, file_digest, newest_checkpoint
+from decoding.lock import take_lock
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "deepspeed")
 
@@ -68,15 +68,9 @@ class RunFolder:
             self._lock = (self.path / ".lock").open("w")
         except OSError as error:
             raise UserError(f"out={self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(self._lock):
             self.release()
-            raise UserError(
-                f"{self.path} is being trained by another process: wait for it, or choose another out="
-            ) from None
-        except OSError:  # a file system without locks: as good as it gets
-            pass
+            raise UserError(f"{self.path} is being trained by another process: wait for it, or choose another out=")
 
     def release(self) -> None:
         """Let other processes have the folder; of a run that did not begin, nothing stays."""

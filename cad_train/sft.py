@@ -24,7 +24,7 @@ from cad_train.examples import (
 )
 from cad_train.run_folder import RunFolder, open_run
 from cad_train.trainer import StopOnSignal, build_trainer, sharding
-from data_prep.build import read_split
+from data_prep.prepared import read_split
 from decoding.commandline import UserError
 from decoding.encoder import ProgramEncoder
 from decoding.loading import base_identity, checkpoint_step, load_encoder, local_name
@@ -70,6 +70,9 @@ def _on_main_process(make: Callable[[], Any]) -> Any:
 
 def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run: RunFolder) -> None:
     say = print if state.is_main_process else lambda *_, **__: None
+    finished = (run.path / "summary.json").exists()
+    if finished and config.resume == "none":
+        raise UserError(f"{run.path} is finished: to train anew, remove it or choose another out=")
 
     # 1. Data: prepared once, encoded with the model's own tokenizer, refusals counted.
     manifest = prepare_oracles(config.data, announce=say)
@@ -92,7 +95,7 @@ def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run
     data = {
         "fingerprint": manifest["fingerprint"],
         "tokenizer": tokenizer_fingerprint(encoder),
-        "base": base_identity(config.model),
+        "base": _on_main_process(lambda: base_identity(config.model)),
         "oracles": str(Path(config.data.out).resolve()),
         "corpora": {name: manifest["corpora"][name] for name in config.data.corpora},
         **examples.report(),
@@ -100,9 +103,7 @@ def _train(config: TrainConfig, recipe: str, callbacks, state: PartialState, run
     sharded = sharding()
     launch = {"sharding": sharded, **({"processes": state.num_processes} if sharded else {})}
     _on_main_process(lambda: open_run(run, config, data, launch, NOT_RESUMED))
-    if (run.path / "summary.json").exists():
-        if config.resume == "none":
-            raise UserError(f"{run.path} is finished: to train anew, remove it or choose another out=")
+    if finished:
         say(f"{run.path} is finished: nothing to do")
         return
     checkpoint = _on_main_process(lambda: run.open_checkpoint(resume=config.resume == "auto"))

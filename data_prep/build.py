@@ -7,7 +7,6 @@ OUT/manifest.json                                   settings, counts, statistics
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import itertools
@@ -19,38 +18,39 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 from data_prep.bugs import BugsConfig
 from data_prep.commit_filters import GitConfig
 from data_prep.corpora import CORPORA, Progress, load_pairs, source_stamps
+from data_prep.counts import row_counts, statistics_of, token_statistics_of
 from data_prep.formatter_pairs import FormatterConfig
 from data_prep.hub import HubConfig
 from data_prep.hygiene import HygieneConfig, Refused, check_installed
 from data_prep.oracle import build_oracle
 from data_prep.pairs import EditPair, collect
+from data_prep.prepared import FORMAT_VERSION, OracleRow, Split, finished_manifest, open_prepared
 from data_prep.probeedit import ProbeEditConfig
 from data_prep.programs import Choice, choose, equivalent, merge_short
 from data_prep.pyfix import PyFixConfig
-from data_prep.rows import Joined, RowError, StoredRows, read_rows, write_rows, write_text
+from data_prep.rows import Joined, read_rows, write_rows, write_text
 from data_prep.split import Chosen, choose_edits
 from data_prep.spool import Spool
 from data_prep.workers import usable_cores
 from decoding.commandline import UserError
-from decoding.grammar import Program, parse, render, split_lines
+from decoding.grammar import Program, parse, render
 from decoding.loading import file_digest
+from decoding.lock import take_lock
 from decoding.resolver import resolve
 
 if TYPE_CHECKING:
     from decoding.tokens import TextTokenizer
 
-FORMAT_VERSION = 1
 _EDITS_PER_JOB, _BYTES_PER_JOB = 200, 1 << 20  # whichever is reached first
 _EDITS_FOR_WORKERS = 4000  # fewer are made sooner than processes start
 _JOBS_AHEAD = 4  # for each process; bounds memory
 MOST_EQUIVALENTS = 100  # of one edit
 _SEARCHES = ("duplicates", "leaks")  # of hygiene; what they find is kept until the folder is whole
-Split = Literal["train", "heldout"]
 _OPTIONAL = {"git", "bugs", "formatter", "hub"}  # corpora whose settings count where they are prepared
 # Settings that do not change a single prepared byte.
 _NOT_CONTENT = ("out", "data_dir", "tokenizer", "workers")
@@ -114,26 +114,6 @@ class OracleConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least {least}")
         if self.equivalents > MOST_EQUIVALENTS:
             raise ValueError(f"equivalents={self.equivalents}: must be at most {MOST_EQUIVALENTS}")
-
-
-@dataclass(frozen=True, slots=True)
-class OracleRow:
-    """One prepared edit; ``program`` is the canonical text of the oracle, ``tags`` names what is odd about the edit.
-
-    A held-out edit has difflib's program whatever is trained on, so that runs on different programs are scored alike.
-    An additional training row is the same edit with another program; its id ends in ``#1``, ``#2``, ...
-    """
-
-    id: str
-    corpus: str
-    split: Split
-    group: str
-    instruction: str
-    before: str
-    after: str
-    program: str
-    tags: list[str]
-    meta: dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +182,8 @@ def build_oracles(config: OracleConfig, progress: Progress = lambda it, _: it) -
 def _alone(work: Path) -> Iterator[None]:
     """Hold the lock of a build; it goes with the process, and with the folder."""
     with (work / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"{work.parent} is being built by another process: wait for it, and try again") from None
+        if not take_lock(lock):
+            raise UserError(f"{work.parent} is being built by another process: wait for it, and try again")
         yield
 
 
@@ -379,7 +357,7 @@ def _make_corpus(name: str, spool: Spool, chosen: Chosen, config: OracleConfig, 
         "heldout": splits.count("heldout"),
         "equivalents": counts["equivalents"],  # rows of train.jsonl beside those of "train"; not in what follows
         "tags": tags,
-        "statistics": _statistics(counts) | (_token_statistics(counts) if config.tokenizer else {}),
+        "statistics": statistics_of(counts) | (token_statistics_of(counts) if config.tokenizer else {}),
         "fingerprint": content.hexdigest(),
         "sha256": {split: file_digest(files[split]) for split in ("train", "heldout")},
     } | ({"found": spool.found[name]} if name in spool.found else {})
@@ -522,7 +500,7 @@ def content_settings(config: OracleConfig) -> dict[str, Any]:
     """
     settings = {key: value for key, value in asdict(config).items() if key not in _NOT_CONTENT}
     if config.hygiene.refuses:
-        manifests = (_finished_manifest(Path(folder)) for folder in config.hygiene.held_out)
+        manifests = (finished_manifest(Path(folder)) for folder in config.hygiene.held_out)
         settings["hygiene"]["held_out"] = [manifest["fingerprint"] for manifest in manifests]
     else:
         del settings["hygiene"]
@@ -538,160 +516,6 @@ def content_settings(config: OracleConfig) -> dict[str, Any]:
     if "jsonl" in config.corpora:  # the same path may hold other edits
         settings["jsonl_sha256"] = [file_digest(Path(path).expanduser()) for path in config.jsonl]
     return settings
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of a prepared folder, or None where there is no finished one.
-
-    Raises:
-        UserError: a manifest that is damaged or of another format.
-    """
-    path = folder / "manifest.json"
-    if not path.exists():
-        return None
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it and build the oracles again") from None
-    if manifest.get("format") != FORMAT_VERSION:
-        raise UserError(f"{path} has format {manifest.get('format')}, this version reads {FORMAT_VERSION}: build again")
-    return manifest
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared folder: its manifest, and by corpus the rows of train and held-out without equivalents."""
-
-    folder: Path
-    manifest: dict[str, Any]
-    train: dict[str, StoredRows[OracleRow]]
-    heldout: dict[str, StoredRows[OracleRow]]
-
-
-def open_prepared(folder: Path) -> Prepared:
-    """Open a folder that data_prep/build_oracles.py wrote; its rows stay on disk.
-
-    Raises:
-        UserError: no finished folder, or files that are not as they were prepared.
-    """
-    manifest = _finished_manifest(folder)
-    for name, entry in manifest["corpora"].items():
-        for split in ("train", "heldout"):
-            _check_bytes(folder / name / f"{split}.jsonl", entry)
-    stored = {
-        split: {
-            name: StoredRows(folder / name / f"{split}.jsonl", OracleRow, entry[split])
-            for name, entry in manifest["corpora"].items()
-        }
-        for split in ("train", "heldout")
-    }
-    return Prepared(folder, manifest, stored["train"], stored["heldout"])
-
-
-def _finished_manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise UserError(f"{folder} has no manifest.json: prepare it with data_prep/build_oracles.py out={folder}")
-    return manifest
-
-
-def read_split(folder: Path, corpora: list[str], split: Split) -> list[OracleRow]:
-    """Return the rows of one split of some prepared corpora, in file order.
-
-    Raises:
-        UserError: a corpus that is not in the folder's manifest, a file that is missing or not as it was prepared.
-    """
-    rows = []
-    manifest = read_manifest(folder) or {"corpora": {}}
-    for name in corpora:
-        path = folder / name / f"{split}.jsonl"
-        if name not in manifest["corpora"] or not path.exists():
-            raise UserError(
-                f"{folder} has no corpus {name!r}: prepare it with data_prep/build_oracles.py corpora=[{name}]"
-            )
-        _check_bytes(path, manifest["corpora"][name])
-        try:
-            rows += [OracleRow(**row) for row in read_rows(path)]
-        except (RowError, TypeError) as error:
-            raise UserError(str(error) if isinstance(error, RowError) else f"{path}: {error}") from None
-    return rows
-
-
-def _check_bytes(path: Path, entry: dict[str, Any]) -> None:
-    """Refuse a file that was changed: what was trained or scored on it would be said to be of the manifest's data."""
-    prepared = entry.get("sha256", {}).get(path.stem)  # folders of earlier versions have none
-    if prepared is not None and file_digest(path) not in (prepared, None):
-        raise UserError(
-            f"{path} is not as it was prepared: build the folder again; edits of your own are for corpora=[jsonl]"
-        )
-
-
-def fingerprint(rows: Iterable[OracleRow]) -> str:
-    """SHA-256 over the content of ``rows``, in order: equal fingerprints mean equal training and evaluation data."""
-    digest, before = hashlib.sha256(b"["), ""
-    for row in rows:  # the text of the whole list, row by row
-        digest.update((before + json.dumps(asdict(row), ensure_ascii=False, sort_keys=True)).encode())
-        before = ", "
-    digest.update(b"]")
-    return digest.hexdigest()
-
-
-def row_counts(row: OracleRow, text: TextTokenizer | None = None) -> dict[str, int]:
-    """Return what a row adds to the sums of its corpus: operations, characters, and with a tokenizer tokens.
-
-    T and T_copy are the paper's (Table 2): tokens of the gold and of its copied spans, each encoded by itself.
-    """
-    spans = copied_spans(row)
-    counts = {
-        "pairs": 1,
-        "copies": len(spans),
-        "gens": len(parse(row.program).gens),
-        "copied": sum(map(len, spans)),
-        "characters": len(row.after),
-    }
-    if text:
-        counts |= {"T": len(text.encode(row.after)), "T_copy": sum(len(text.encode(span)) for span in spans)}
-    return counts
-
-
-def statistics(rows: Iterable[OracleRow]) -> dict[str, Any]:
-    """Counts over the oracle programs of ``rows``; the copied share is of gold characters, newlines included."""
-    return _statistics(_sums(rows))
-
-
-def token_statistics(rows: Iterable[OracleRow], text: TextTokenizer) -> dict[str, Any]:
-    """Return the paper's T, T_copy, T_gen and K (Table 2), counted with a ``TextTokenizer``."""
-    return _token_statistics(_sums(rows, text))
-
-
-def _sums(rows: Iterable[OracleRow], text: TextTokenizer | None = None) -> Counter:
-    counts: Counter = Counter()
-    for row in rows:
-        counts.update(row_counts(row, text))
-    return counts
-
-
-def _statistics(counts: Counter) -> dict[str, Any]:
-    total = counts["characters"]
-    return {
-        "pairs": counts["pairs"],
-        "copy_ops": counts["copies"],
-        "gen_ops": counts["gens"],
-        "gold_characters": total,
-        "copied_share": round(counts["copied"] / total, 4) if total else None,
-    }
-
-
-def _token_statistics(counts: Counter) -> dict[str, Any]:
-    gold, copied = counts["T"], counts["T_copy"]
-    share = round(copied / gold, 4) if gold else None
-    return {"T": gold, "T_copy": copied, "T_gen": gold - copied, "K": counts["copies"], "copied_token_share": share}
-
-
-def copied_spans(row: OracleRow) -> list[str]:
-    """The text of each copy operation of a row's program."""
-    lines = split_lines(row.before)
-    return ["\n".join(lines[op.first - 1 : op.last]) for op in parse(row.program).copies]
 
 
 def oracle_rows(pair: EditPair, split: Split, config: OracleConfig) -> list[OracleRow]:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.build import OracleRow, Prepared, copied_spans, open_prepared
 from data_prep.commit_filters import edit_tags, language_of
+from data_prep.counts import copied_spans
 from data_prep.humanevalpack import LANGUAGES
 from data_prep.hygiene import LEAK_KINDS, Duplicate, Leakage, check_threshold, find_duplicates, find_leaks, recall
+from data_prep.prepared import OracleRow, Prepared, open_prepared
 from data_prep.rows import Joined, RowError, read_rows
 from decoding.commandline import UserError
 from decoding.console import markdown_table

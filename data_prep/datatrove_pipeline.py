@@ -57,18 +57,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.build import (
-    FORMAT_VERSION,
-    OracleConfig,
-    OracleRow,
-    content_settings,
-    fingerprint,
-    read_manifest,
-    refusals,
-    statistics,
-)
+from data_prep.build import OracleConfig, content_settings, refusals
 from data_prep.build_oracles import summarise
+from data_prep.counts import statistics
 from data_prep.hub import Columns, check_columns
+from data_prep.prepared import FORMAT_VERSION, OracleRow, fingerprint, read_manifest
 from data_prep.programs import Choice
 from data_prep.rows import read_rows, write_text
 from decoding.commandline import UserError, run

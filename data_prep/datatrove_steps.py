@@ -19,9 +19,10 @@ from datatrove.pipeline.readers.base import BaseDiskReader
 from datatrove.pipeline.writers.disk_base import DiskWriter
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 
-from data_prep.build import OracleConfig, OracleRow, oracle_rows
+from data_prep.build import OracleConfig, oracle_rows
 from data_prep.hub import Columns, group_of, provenance, read_edit
 from data_prep.pairs import EditPair, pair_fault
+from data_prep.prepared import OracleRow
 
 CORPUS = "datatrove"
 _NOT_JSON = "_not_json"  # metadata of a line that is none; OracleStep counts it

@@ -17,8 +17,9 @@ from data_prep.rows import Joined, Picked
 if TYPE_CHECKING:
     import numpy as np
 
-    from data_prep.build import OracleConfig, OracleRow
+    from data_prep.build import OracleConfig
     from data_prep.pairs import EditPair
+    from data_prep.prepared import OracleRow
 
 Remember = Callable[[str, Callable[[], Refused]], Refused]
 

@@ -106,6 +106,11 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
     return None
 
 
+def stated_fault(folder: Path) -> str | None:
+    """Return ``checkpoint_fault`` of a model folder that states its digests; others, such as a base, state none."""
+    return checkpoint_fault(folder) if (folder / COMPLETED).exists() else None
+
+
 def file_digest(path: Path) -> str | None:
     """Return the SHA-256 of a file, None where it cannot be read."""
     try:

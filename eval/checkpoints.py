@@ -11,7 +11,7 @@ from typing import Any
 from cad_train.config import NOT_RESUMED, TrainConfig
 from cad_train.run_folder import differing
 from decoding.commandline import UserError, from_yaml
-from decoding.loading import COMPLETED, EXPORTED_SETTINGS, checkpoint_fault, find_model
+from decoding.loading import EXPORTED_SETTINGS, find_model, stated_fault
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def find_checkpoint(name: str) -> Checkpoint:
     """
     model, run = find_model(name)
     folder = Path(model).expanduser()
-    if (folder / COMPLETED).exists() and (fault := checkpoint_fault(folder)):
+    if fault := stated_fault(folder):
         raise UserError(f"{folder} is not whole ({fault}): train it again, or name another checkpoint")
     if run is None:
         exported = Path(model).expanduser() / EXPORTED_SETTINGS

@@ -30,8 +30,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep.build import OracleRow
 from data_prep.humanevalpack import HumanEvalTest, load_tests
+from data_prep.prepared import OracleRow
 from data_prep.rows import RowError
 from decoding.commandline import UserError
 from decoding.console import track

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cad_train.run_folder import environment
-from data_prep.build import OracleRow, fingerprint, read_manifest, read_split
+from data_prep.prepared import OracleRow, fingerprint, read_manifest, read_split
 from data_prep.rows import read_rows, read_rows_tolerant, write_rows, write_text
 from decoding.commandline import UserError
 from decoding.console import track

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from cad_train.config import TrainConfig
 from cad_train.trainer import evaluation_mode
-from data_prep.build import OracleRow, read_split
+from data_prep.prepared import OracleRow, read_split
 from decoding.commandline import UserError
 from decoding.decoder import EditRequest, SpliceDecoder
 from decoding.encoder import ProgramEncoder

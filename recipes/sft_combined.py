@@ -14,7 +14,7 @@ Features, and the keys that drive them (`--help` lists all, `--print-config` the
     base model            model=HUB_NAME|FOLDER|FILE.gguf
     all weights or LoRA   adapter=full|lora|qlora
     memory                activation_checkpointing=true; dtype=bfloat16 stores weights and optimiser state in 16 bits
-    precision             precision=auto|bf16|fp32; auto computes in bf16 where the device is fast in it
+    precision             precision=auto|bf16|fp32; auto computes in bf16 on GPUs and on CPUs with AMX
     resume                on by default: the same command goes on from the newest whole checkpoint of out=
 
 Memory: weights, gradients and AdamW state take 16 bytes a parameter in float32 (24 GB at 1.5B), 8 in bfloat16 (12 GB).

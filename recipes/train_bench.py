@@ -37,7 +37,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cad_train.config import EvaluationConfig, TrainConfig
-from data_prep.build import OracleConfig, OracleRow, read_split
+from data_prep.build import OracleConfig
+from data_prep.prepared import OracleRow, read_split
 from data_prep.rows import write_text
 from decoding.commandline import UserError, run
 from decoding.console import markdown_table

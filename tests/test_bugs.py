@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from data_prep import bug_languages, pyfix
 from data_prep.bug_languages import KINDS, LANGUAGES, Source, functions, parse
 from data_prep.bugs import DESCRIPTIONS, BugReport, BugsConfig, generate
-from data_prep.build import OracleConfig, build_oracles, content_settings, read_manifest
+from data_prep.build import OracleConfig, build_oracles, content_settings
+from data_prep.prepared import read_manifest
 from data_prep.pyfix import PyFixConfig, generate_counted
 from data_prep.rows import read_rows
 from decoding.commandline import UserError

@@ -19,22 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import build
-from data_prep.build import (
-    OracleConfig,
-    build_oracles,
-    content_settings,
-    fingerprint,
-    prepare_corpora,
-    read_manifest,
-    read_split,
-)
+from data_prep.build import OracleConfig, build_oracles, content_settings, prepare_corpora
 from data_prep.corpora import source_stamps
+from data_prep.counts import statistics
 from data_prep.formatter_pairs import FormatterConfig
 from data_prep.hub import HubConfig
 from data_prep.humanevalpack import LANGUAGES, load_humanevalpack
 from data_prep.hygiene import HygieneConfig
 from data_prep.oracle import build_oracle
 from data_prep.pairs import EditPair
+from data_prep.prepared import OracleRow, fingerprint, read_manifest, read_split
 from data_prep.probeedit import ProbeEditConfig
 from data_prep.pyfix import PyFixConfig
 from data_prep.rows import RowError, read_rows, read_rows_tolerant
@@ -77,7 +71,7 @@ def build_jsonl(tmp_path: Path, rows: list[bytes], **settings) -> tuple[dict, li
     return entry, list(read_rows(tmp_path / "out" / "rejected.jsonl"))
 
 
-def built(out: Path | str, corpus: str) -> list[build.OracleRow]:
+def built(out: Path | str, corpus: str) -> list[OracleRow]:
     return read_split(Path(out), [corpus], "train") + read_split(Path(out), [corpus], "heldout")
 
 
@@ -132,7 +126,7 @@ def test_the_command_line_builds_what_its_manifest_says(generated):
             rows = read_split(out, [corpus], split)
             assert len(rows) == entry[split] and {row.split for row in rows} == {split}
         assert (entry["offered"], entry["train"], entry["heldout"], entry["rejected"]) == (30, 24, 6, {})
-        assert entry["statistics"] == build.statistics(built(out, corpus))
+        assert entry["statistics"] == statistics(built(out, corpus))
     assert (out / "rejected.jsonl").read_bytes() == b""
     assert f"wrote {out}, fingerprint {manifest['fingerprint'][:16]}" in printed
 

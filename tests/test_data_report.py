@@ -17,9 +17,10 @@ from small_models import encoder_of, tokenizer_of
 from test_paper_html import HOSTILE, Page
 
 from cad_train.examples import encode_row
-from data_prep.build import OracleConfig, OracleRow, build_oracles, read_split
+from data_prep.build import OracleConfig, build_oracles
 from data_prep.data_report import Part, ReportConfig, html, inspect, language, markdown, measure
 from data_prep.inspect_data import Config, main
+from data_prep.prepared import OracleRow, read_split
 from data_prep.rows import Joined, Picked, StoredRows, write_rows
 from decoding.commandline import UserError
 

@@ -19,11 +19,13 @@ import dill
 from datatrove.data import Document
 from datatrove.executor import LocalPipelineExecutor
 
-from data_prep.build import OracleConfig, content_settings, fingerprint, read_manifest, read_split, statistics
+from data_prep.build import OracleConfig, content_settings
+from data_prep.counts import statistics
 from data_prep.datatrove_pipeline import Config, collect, main, oracle_pipeline, work_folder
 from data_prep.datatrove_steps import CollectStep, EditReader, OracleStep, as_document
 from data_prep.hub import Columns
 from data_prep.oracle import build_oracle
+from data_prep.prepared import fingerprint, read_manifest, read_split
 from data_prep.rows import read_rows
 from decoding.commandline import UserError
 from decoding.grammar import parse, render

@@ -13,8 +13,9 @@ from small_decoders import decoder_of, program_ids, scripted
 from small_models import encoder_of
 
 from cad_train.examples import check_refused, encode_rows
-from data_prep.build import OracleConfig, OracleRow, build_oracles
+from data_prep.build import OracleConfig, build_oracles
 from data_prep.oracle import build_oracle
+from data_prep.prepared import OracleRow
 from data_prep.rows import read_rows
 from decoding.commandline import UserError
 from decoding.decoder import EditRequest

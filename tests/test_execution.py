@@ -274,7 +274,7 @@ def test_golds_pass_and_buggy_documents_fail(short):
 
 
 def row(corpus: str, number: int, after: str, task: str | None = None):
-    from data_prep.build import OracleRow
+    from data_prep.prepared import OracleRow
 
     name = f"{corpus}/{number}"
     meta = {"task_id": task} if task else {}

@@ -28,7 +28,8 @@ from cad_train import export
 from cad_train.config import TrainConfig
 from cad_train.export import export_run, find_trained, portable_command, portable_name
 from cad_train.sft import train_selector
-from data_prep.build import OracleConfig, read_split
+from data_prep.build import OracleConfig
+from data_prep.prepared import read_split
 from data_prep.probeedit import ProbeEditConfig
 from decoding.commandline import UserError
 from decoding.decoder import EditRequest, SpliceDecoder

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from data_prep import formatter_pairs
-from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
+from data_prep.build import OracleConfig, build_oracles, content_settings
 from data_prep.formatter_pairs import FormatterConfig, generate
+from data_prep.prepared import read_split
 from decoding.commandline import UserError
 
 UGLY = """import  sys

@@ -18,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import SUPPORTED, encoder_of, qwen_encoder, smollm2_encoder
 
-from data_prep.build import OracleConfig, build_oracles, read_split, token_statistics
+from data_prep.build import OracleConfig, build_oracles
+from data_prep.counts import token_statistics
 from data_prep.oracle import build_oracle
+from data_prep.prepared import read_split
 from decoding.encoder import GEN_END, match_gen_end
 from decoding.fsm import Phase, ProgramFSM, number_choices
 from decoding.grammar import Copy, Gen, Program, parse, split_lines

@@ -19,9 +19,10 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
+from data_prep.build import OracleConfig, build_oracles, content_settings
 from data_prep.hub import FIELDS, Columns, HubConfig, load_hub, read_edit
 from data_prep.pairs import EditPair
+from data_prep.prepared import read_split
 from data_prep.rows import read_rows
 from decoding.commandline import UserError
 from decoding.grammar import parse

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
+from data_prep.build import OracleConfig, build_oracles, content_settings
 from data_prep.formatter_pairs import _tidy
 from data_prep.instructions import describe, synthesize
 from data_prep.oracle import LineMatcher
+from data_prep.prepared import read_split
 from data_prep.rows import read_rows, write_rows
 
 COMMITS = Path(os.environ.get("CAD_DATA_DIR", ""), "commits")

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.build import OracleConfig, build_oracles, content_settings, read_split
+from data_prep.build import OracleConfig, build_oracles, content_settings
 from data_prep.commit_filters import (
     EMAIL_MASK,
     SECRET_KINDS,
@@ -36,6 +36,7 @@ from data_prep.commit_filters import (
 )
 from data_prep.git_commits import licence_files, without_credentials
 from data_prep.mine_git import mine
+from data_prep.prepared import read_split
 from data_prep.rows import read_rows
 from decoding.commandline import UserError
 

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import encoder_of, qwen_tokenizer, tokenizer_of
 
-from data_prep.build import OracleConfig, OracleRow, prepare_corpora
+from data_prep.build import OracleConfig, prepare_corpora
 from data_prep.oracle import build_oracle
+from data_prep.prepared import OracleRow
 from decoding.formats import (
     DIFF_HEADER,
     DIVIDER,

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.build import OracleConfig, fingerprint, prepare_corpora
+from data_prep.build import OracleConfig, prepare_corpora
 from data_prep.pairs import EditPair
+from data_prep.prepared import fingerprint
 from data_prep.probeedit import KINDS, ProbeEditConfig, generate, stream
 from data_prep.probeedit_documents import SOURCES, VALUES
 

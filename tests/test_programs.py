@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_models import encoder_of
 
-from data_prep.build import OracleConfig, build_oracles, content_settings, read_manifest, read_split, statistics
+from data_prep.build import OracleConfig, build_oracles, content_settings
 from data_prep.build_oracles import summarise
+from data_prep.counts import statistics
 from data_prep.oracle import build_oracle
+from data_prep.prepared import read_manifest, read_split
 from data_prep.programs import (
     _cheapest_forward,
     _program,

@@ -25,8 +25,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from cad_train.examples import UNSUPERVISED, encode_row
-from data_prep.build import OracleRow
 from data_prep.oracle import build_oracle
+from data_prep.prepared import OracleRow
 from decoding.encoder import ProgramEncoder
 from decoding.grammar import parse, render
 from decoding.prompt import render_prompt

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from small_models import encoder_of, save_model
 
 from cad_train.examples import encode_row
-from data_prep.build import OracleRow
 from data_prep.oracle import build_oracle
+from data_prep.prepared import OracleRow
 from decoding.grammar import render
 from recipes.train_bench import Config, varied
 

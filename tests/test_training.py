@@ -24,8 +24,9 @@ from cad_train.loss import IGNORED
 from cad_train.run_folder import RunFolder
 from cad_train.sft import train_selector
 from cad_train.trainer import SelectorTrainer, computes_in_bf16
-from data_prep.build import OracleConfig, OracleRow, build_oracles
+from data_prep.build import OracleConfig, build_oracles
 from data_prep.oracle import build_oracle
+from data_prep.prepared import OracleRow
 from data_prep.probeedit import ProbeEditConfig
 from decoding.commandline import UserError, parse_config
 from decoding.encoder import REGIONS

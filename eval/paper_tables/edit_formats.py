@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from data_prep.build import OracleRow
 from data_prep.oracle import LineMatcher
+from data_prep.prepared import OracleRow
 from decoding.console import track
 from decoding.formats import (
     DIVIDER,

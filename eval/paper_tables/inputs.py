@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_prep.build import OracleConfig, OracleRow, copied_spans, fingerprint, prepare_corpora
+from data_prep.build import OracleConfig, prepare_corpora
+from data_prep.counts import copied_spans
 from data_prep.pairs import EditPair
+from data_prep.prepared import OracleRow, fingerprint
 from decoding.commandline import UserError
 from decoding.console import track
 from decoding.grammar import parse

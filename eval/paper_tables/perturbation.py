@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from data_prep.build import OracleRow
+from data_prep.prepared import OracleRow
 from decoding.grammar import Copy, Op, Program, parse, split_lines
 from decoding.resolver import ResolveError, resolve
 from eval.metrics import trimmed_match, wilson

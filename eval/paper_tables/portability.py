@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.build import OracleRow
+from data_prep.prepared import OracleRow
 from decoding.commandline import UserError
 from decoding.console import track
 from decoding.grammar import parse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from data_prep.build import OracleRow
+from data_prep.prepared import OracleRow
 from decoding.grammar import GrammarError, parse
 from decoding.prompt import render_few_shot_prompt, render_format_prompt
 from decoding.resolver import ResolveError, resolve

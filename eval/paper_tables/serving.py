@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.build import OracleRow
+from data_prep.prepared import OracleRow
 from decoding.console import track
 from decoding.prompt import render_prompt
 from eval.metrics import wilson

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from data_prep.build import OracleRow
+from data_prep.prepared import OracleRow
 from decoding.console import track
 from eval.metrics import wilson
 from eval.paper_tables.inputs import Corpus, Inputs, Missing, paper_size

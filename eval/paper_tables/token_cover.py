@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.build import OracleRow
 from data_prep.oracle import LineMatcher, runs_ending
+from data_prep.prepared import OracleRow
 from eval.paper_tables.inputs import Inputs, Missing
 from eval.paper_tables.kernel import PAPER_CURVES
 from eval.paper_tables.table import Column, Figure, Plot, Row, Series, Table
