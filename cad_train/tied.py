@@ -60,6 +60,10 @@ class _OneGradient(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         if ctx.padding_idx is not None:  # as nn.Embedding has it
             rows = rows.masked_fill((ids == ctx.padding_idx)[..., None], 0)
-        # The head alone made `gradient`, for this; index_add_ would add in any order on a GPU.
-        gradient.index_put_((ids,), rows.to(gradient.dtype), accumulate=True)
+        rows = rows.to(gradient.dtype)
+        # The head alone made `gradient`, for this. Each adds in a fixed order on one kind of device only.
+        if gradient.is_cuda:
+            gradient.index_put_((ids,), rows, accumulate=True)
+        else:
+            gradient.index_add_(0, ids.flatten(), rows.flatten(0, -2))
         return gradient, None, None

@@ -57,6 +57,20 @@ def test_the_gradient_is_autograds_over_batches_repeated_tokens_and_padding(batc
         torch.testing.assert_close(ours.grad, autograds.grad)
 
 
+def test_the_gradient_is_the_same_bit_for_bit_every_time():
+    torch.manual_seed(0)
+    model = Tied(nn.Embedding(VOCABULARY, 512))
+    assert join_tied_gradients(model)
+    ids = torch.randint(VOCABULARY, (1, 800))  # enough to be divided over threads
+    targets = torch.randn(1, 800, VOCABULARY)  # so that no two positions add the same
+    gradients = []
+    for _ in range(10):
+        model.zero_grad()
+        (model(ids) * targets).sum().backward()
+        gradients.append(model.head.weight.grad)
+    assert all(torch.equal(gradients[0], other) for other in gradients)
+
+
 def test_one_of_the_two_may_be_called_alone_and_nothing_of_a_graph_is_used_twice():
     model = Tied(embedding())
     assert join_tied_gradients(model)
