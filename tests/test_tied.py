@@ -57,6 +57,16 @@ def test_the_gradient_is_autograds_over_batches_repeated_tokens_and_padding(batc
         torch.testing.assert_close(ours.grad, autograds.grad)
 
 
+@pytest.fixture
+def threads():
+    """Two threads; the other tests have one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 def test_the_gradient_is_the_same_bit_for_bit_every_time():
     torch.manual_seed(0)
     model = Tied(nn.Embedding(VOCABULARY, 512))
