@@ -40,19 +40,18 @@ def document_arguments(lengths: tuple[int, ...], device: torch.device) -> dict[s
     return {"document_lengths": lengths, "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)}
 
 
-def _attention(module, query, key, value, attention_mask, document_lengths=None, sliding_window=None, **kwargs):
+def _attention(module, query, key, value, attention_mask, document_lengths=None, **kwargs):
     """Attention of queries ``[rows, heads, tokens, size]``; transformers' attention interface."""
-    kwargs["sliding_window"] = sliding_window
     if document_lengths is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     documents = zip(*(tensor.split(document_lengths, dim=2) for tensor in (query, key, value)), strict=True)
-    outputs = []
-    for own in documents:
+    window, outputs = kwargs.get("sliding_window"), []
+    for own, length in zip(documents, document_lengths, strict=True):
         mask = None  # causal
-        if sliding_window and own[0].shape[2] > sliding_window:
-            at = torch.arange(own[0].shape[2], device=query.device)
+        if window and length > window:
+            at = torch.arange(length, device=query.device)
             back = at[:, None] - at
-            mask = ((back >= 0) & (back < sliding_window))[None, None]
+            mask = ((back >= 0) & (back < window))[None, None]
         outputs.append(sdpa_attention_forward(module, *own, mask, **kwargs)[0])
     return torch.cat(outputs, dim=1), None
 
